@@ -15,6 +15,13 @@ class RefusedError(Exception):
     """CONNECT or SUBSCRIBE was answered with a failure; the reason code's words."""
 
 
+def hang_up(client: mqtt.Client) -> None:
+    """DISCONNECT, and end the network thread."""
+    client.disconnect()
+    with contextlib.suppress(AttributeError):  # paho joins None when its thread has ended between two lines
+        client.loop_stop()
+
+
 class Client:
     """A connected MQTT client; the constructor waits for CONNACK and raises :class:`RefusedError` with its reason.
 
@@ -117,8 +124,7 @@ class Client:
 
     def close(self) -> None:
         """DISCONNECT, and end the network thread."""
-        self.paho.disconnect()
-        self.paho.loop_stop()
+        hang_up(self.paho)
         self.paho._reset_sockets()  # or the garbage collector may meet its pair of sockets first, and warn
 
     def drop(self) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import paho.mqtt.client as mqtt
 from confluent_kafka import KafkaException, Message, Producer
 
+from tests.brokers.client import hang_up
 from tests.brokers.reading import read_all
 from tests.brokers.topics import create_topic
 from tests.chaos.case import QUICK
@@ -113,8 +114,7 @@ class Device:
         assert self._subscribed.wait(DEADLINE_S), f"{self.name} is not subscribed"
 
     def leave(self) -> None:
-        self.paho.disconnect()
-        self.paho.loop_stop()
+        hang_up(self.paho)
 
     def answer(self, got: Got, code: int, payload: bytes = b"done", *, as_device: str | None = None) -> None:
         """Answer a command, perhaps late, again, or with another device's name."""

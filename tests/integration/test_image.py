@@ -26,6 +26,7 @@ import pytest
 
 from gateway.local.embedded.kafka import KafkaCluster
 from gateway.local.embedded.mqtt import MqttBroker
+from tests.brokers.client import hang_up
 from tests.chaos.harness import FULL
 from tests.programs import missing
 from tests.waiting import wait_until
@@ -357,8 +358,7 @@ def publish(port: int) -> dict[str, int]:
     for message in pending:
         message.wait_for_publish(timeout=30)
         assert message.is_published(), "the MQTT broker acknowledged nothing for 30 s"
-    client.disconnect()
-    client.loop_stop()
+    hang_up(client)
     return sent
 
 

@@ -22,6 +22,7 @@ from gateway.local.embedded.mqtt import MqttBroker
 from streaming import lake_tables
 from streaming.lake.lake import DeltaTable
 from streaming.progress import BatchEvent
+from tests.brokers.client import hang_up
 from tests.chaos.fixtures import MakeGateway
 from tests.chaos.harness import FULL, Gateway
 from tests.integration.job_process import JobProcess, wait_for
@@ -58,8 +59,7 @@ def publish(port: int, messages: list[tuple[str, bytes]]) -> None:
         for pending in [client.publish(topic, payload, qos=1) for topic, payload in messages]:
             pending.wait_for_publish(60)
     finally:
-        client.disconnect()
-        client.loop_stop()
+        hang_up(client)
 
 
 def celsius(one: Sent) -> dict[str, float]:

@@ -57,7 +57,8 @@ class _Bridge:
     async def stop(self) -> None:
         """Delivers everything it has taken in, if Kafka takes it within ``_STOP_S``."""
         self._client.disconnect()
-        self._client.loop_stop()
+        with contextlib.suppress(AttributeError):  # paho joins None when its thread has ended between two lines
+            self._client.loop_stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_S):
                 await asyncio.gather(*map(asyncio.wrap_future, tuple(self._forwarding)))
