@@ -119,6 +119,7 @@ class Flow:
         self._paced: list[Paced] = []  # those that are read on the tick
         self._tick_timer: asyncio.TimerHandle | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
+        self._is_flush_next = False  # the next turn of the event loop flushes
         self._unwritten_ns = 0  # since when acknowledgements wait to be written; 0: none do
         self._ticking = False  # sessions are being read one after the other
         self.paused = False  # memory is full, until half of it is free
@@ -163,11 +164,11 @@ class Flow:
             session.hand_over(self._accumulator.current)
 
     def hold(self, session: Paced) -> None:
-        """Pause this session, and flush the messages of all sessions."""
+        """Pause this session, and flush the messages of all sessions in the next turn of the event loop."""
         if session in self._paced:
             self._paced.remove(session)
         session.ignore()
-        self.flush()
+        self._flush_next()
 
     def resume(self, session: Paced) -> None:
         """Read this session again, unless all reading is paused."""
@@ -198,8 +199,10 @@ class Flow:
         self._bytes += size
         if pressed and self._unwritten_ns:
             self._write()
-        if pressed or self._bytes >= self._span_bytes:
+        if self._bytes >= self._span_bytes:
             self.flush()
+        elif pressed:
+            self._flush_next()
         elif messages and not self._ticking:
             self._flush_or_wait()
         if self._accumulator.buffered_bytes > self._memory_bytes and not self.paused:
@@ -264,6 +267,7 @@ class Flow:
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None
+        self._is_flush_next = False
         accumulator = self._accumulator
         for session in self._sessions:
             session.hand_over(accumulator.current)
@@ -279,6 +283,17 @@ class Flow:
             self.flush()
         elif self._flush_timer is None:
             self._flush_timer = self._loop.call_later(wait_ns / 1e9, self._flush_due)
+
+    def _flush_next(self) -> None:
+        """Flush in the next turn of the event loop: once for all sessions that are read in this one, with larger
+        batches."""
+        if not self._is_flush_next:
+            self._is_flush_next = True
+            self._loop.call_soon(self._flush_read)
+
+    def _flush_read(self) -> None:
+        if self._is_flush_next:  # otherwise another flush came first
+            self.flush()
 
     def _flush_due(self) -> None:
         self._flush_timer = None
@@ -383,6 +398,7 @@ class Flow:
             self._progress = None
 
     def close(self) -> None:
+        self._is_flush_next = False
         for timer in (self._tick_timer, self._flush_timer):
             if timer is not None:
                 timer.cancel()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bridge.produce.batch import Span
 from gateway.mqtt.connection import BUSY_READ_BYTES
-from gateway.mqtt.flow import LARGE_READ_BYTES, Flow, Rhythm
+from gateway.mqtt.flow import LARGE_READ_BYTES, SPAN_BYTES, Flow, Rhythm
 from tests.brokers.data_path import MemoryPath, make_settings
 from tests.brokers.rig import make_rig
 from tests.waiting import until
@@ -213,6 +213,26 @@ async def test_drained_waits_for_qos_0_which_nobody_acknowledges() -> None:
         assert it.values == [b"read, not flushed"]
 
 
+async def test_sessions_that_are_read_in_one_turn_share_a_flush() -> None:
+    """Each flush makes a batch for every partition. Small ones cost twice the CPU and compress worse."""
+    async with path(linger_max="1s", read_pacing_max="1s") as it:
+        session = Paced(it.flow)
+        it.flow.add(session)
+        it.flow.flush()
+        for number in range(4):
+            append(it, b"%d" % number)
+            it.flow.took(1, 10, pressed=True)
+        it.flow.hold(session)
+        assert (session.handed, it.log) == (1, []), "the others of this turn have not been read yet"
+        await asyncio.sleep(0)
+        assert (session.handed, len(it.log)) == (2, 4)
+        await asyncio.sleep(0)
+        assert session.handed == 2, "it was flushed once"
+        append(it, b"large")
+        it.flow.took(1, SPAN_BYTES, pressed=True)
+        assert len(it.log) == 5, "more than a span may hold does not wait"
+
+
 async def test_a_flush_is_written_out_once_whatever_the_number_of_spans() -> None:
     async with path() as it:
         session = Paced(it.flow)
@@ -220,7 +240,8 @@ async def test_a_flush_is_written_out_once_whatever_the_number_of_spans() -> Non
         it.producer.holding = True
         for number in range(5):
             append(it, b"%d" % number)
-            it.flow.took(1, 10, pressed=True)
+            it.flow.flush()
+        it.flow.took(5, 50, pressed=False)
         it.producer.release()
         await until(lambda: it.ledger.delivered == 5, "all durable")
         await asyncio.sleep(0)

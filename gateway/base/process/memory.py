@@ -12,15 +12,15 @@ def keep_heap_small() -> None:
     """Give short-lived threads (each connect has one) no heaps of their own: 6 MiB less. glibc only.
 
     Blocks of 1.5 MiB go back to the system when they are freed. Otherwise glibc keeps blocks up to the size of the
-    largest one that was ever freed. Smaller ones stay, up to 2 MiB at the heap's end: compressing a batch takes up to
-    1.3 MiB, a read 256 KiB. As new pages each time they took 350 of 440 µs for a batch of 256 KiB, 100 of 137 for one
-    of 10 KiB, and 15 of 17 for a read.
+    largest one that was ever freed. Smaller ones stay, up to 4 MiB at the heap's end: compressing a batch takes up to
+    1.3 MiB, a read 256 KiB, a span 1 MiB. As new pages each time they took 350 of 440 µs for a batch of 256 KiB, 100 of
+    137 for one of 10 KiB, and 15 of 17 for a read.
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_ARENA_MAX, 1)
         mallopt(_M_MMAP_THRESHOLD, 3 << 19)
-        mallopt(_M_TRIM_THRESHOLD, 2 << 20)
+        mallopt(_M_TRIM_THRESHOLD, 4 << 20)
 
 
 @contextlib.contextmanager
