@@ -128,10 +128,15 @@ def _topics_to_make(loaded: Loaded) -> str:
 
 def _check_stream(loaded: Loaded) -> tuple[list[str], list[str]]:
     """Problems and warnings for the Spark jobs."""
-    from streaming.kafka.options import topics
+    from streaming.kafka.options import source_options, topics
 
+    settings = loaded.settings
     problems, warnings = _check_schemas(loaded)
-    return [*_problems(lambda: topics(loaded.settings)), *problems], warnings
+    return [
+        *_problems(lambda: topics(settings)),
+        *_problems(lambda: source_options(settings.kafka)),
+        *problems,
+    ], warnings
 
 
 def _check_schemas(loaded: Loaded) -> tuple[list[str], list[str]]:

@@ -258,8 +258,10 @@ def test_check_wants_a_route_for_a_gateway_and_topics_for_the_stream(tmp_path: P
     cli("config", "check")
     said = cli("config", "check", "--for", "stream", status=ExitStatus.CONFIG).err
     assert "stream.anomalies.topic = 'anomalies' is also a topic of routes" in said
-    write("", tmp_path)
-    assert "stream.topics is empty" in cli("config", "check", "--for", "stream", status=ExitStatus.CONFIG).err
+    write('[kafka]\nsecurity = "SSL"\ntls.verify = false', tmp_path)
+    said = cli("config", "check", "--for", "stream", status=ExitStatus.CONFIG).err
+    assert "kafka.tls.verify is false, but Spark's Kafka client always checks" in said
+    assert "stream.topics is empty" in said
 
 
 def test_check_reads_the_folder_of_device_schemas(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
