@@ -183,9 +183,9 @@ class Identity:
         return known
 
 
-def judge(directory: Path, instance: str) -> None:
-    """Raise IdentityError for a directory that a start refuses, as far as files tell without a change. Whether a
-    process uses it is not asked."""
+def judge(directory: Path, instance: str) -> Meta | None:
+    """Its meta.properties. Raises IdentityError for a directory that a start refuses, as far as files tell without a
+    change. Whether a process uses it is not asked."""
     with explained(directory):
         at = directory.absolute()
         while not os.path.lexists(at):  # a start makes it, and the folders above it
@@ -195,7 +195,7 @@ def judge(directory: Path, instance: str) -> None:
         locks = [*directory.glob("*.lock")]
         if not os.access(at, os.W_OK | os.X_OK) or not all(os.access(lock, os.R_OK | os.W_OK) for lock in locks):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        _judge_owner(directory, instance)
+        return _judge_owner(directory, instance)
 
 
 def _judge_owner(directory: Path, instance: str) -> Meta | None:

@@ -13,7 +13,8 @@ import pytest
 from bridge.ports import Credential
 from config.errors import ExitStatus, GatewayError
 from config.loading.load import load
-from gateway.data_dir.identity import Ending, Identity
+from gateway.data_dir.identity import Ending, Identity, judge
+from gateway.data_dir.meta_properties import IdentityError
 from gateway.tools.doctor import config_checks
 from gateway.tools.doctor.examine import LONGEST_S
 from gateway.tools.doctor.host_facts import DiskFacts, HostFacts, ProcessFacts, gather
@@ -223,6 +224,9 @@ def test_whose_the_data_directory_is(identity: Identity, tmp_path: Path) -> None
     assert mine.facts["cluster_id"] == "abc" == recorded
     other = directory_check(tmp_path / "data", "another")
     assert (other.severity, other.status) == (FAIL, ExitStatus.CONFIG)
+    with pytest.raises(IdentityError) as refused:
+        judge(tmp_path / "data", "another")
+    assert other.text == str(refused.value)
     assert directory_check(tmp_path / "empty", "plant").severity is OK
     assert not (tmp_path / "empty").exists()
     copy = tmp_path / "copy"

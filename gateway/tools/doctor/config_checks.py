@@ -13,8 +13,8 @@ from bridge.routing.router import Router
 from bridge.tls import client_tables, tls_context
 from config.errors import ConfigError, ExitStatus, GatewayError
 from config.numbers import many
-from gateway.data_dir.directory import explained
-from gateway.data_dir.meta_properties import WITNESS_FILE, Witness, read_meta
+from gateway.data_dir import identity
+from gateway.data_dir.meta_properties import IdentityError
 from gateway.tools.doctor.endpoint_verdicts import judge_certificate
 
 if TYPE_CHECKING:
@@ -58,41 +58,23 @@ def judge_router(findings: Findings, loaded: Loaded) -> Router | None:
 
 
 def judge_identity(findings: Findings, directory: Path, instance: str) -> str | None:
-    """Check the data directory's owner. Changes nothing. Returns the directory's Kafka cluster, None if unknown."""
+    """Check the data directory as a start does. Changes nothing. Returns the directory's Kafka cluster, None if
+    unknown."""
     check = findings.of("identity", str(directory.absolute()))
-    fix = (
-        "Correct data_dir or instance; if it is on purpose and nobody else uses the directory: gateway identity adopt."
-    )
     try:
-        with explained(directory):
-            meta = read_meta(directory)
-            path = directory / WITNESS_FILE
-            witness = Witness.of(path) if path.exists() else None
-    except ConfigError as error:
-        check.fail(str(error), fix, status=ExitStatus.CONFIG)
+        meta = identity.judge(directory, instance)
+    except IdentityError as error:
+        fix = "Correct data_dir or instance, or run doctor as the gateway's user."
+        check.fail(str(error), fix, status=error.exit_status)
         return None
     if meta is None:
         check.ok(f"It belongs to no instance yet: the next start makes it that of {instance!r}.")
         return None
-    if meta.instance != instance:
-        check.fail(
-            f"It belongs to instance {meta.instance!r}, and the settings say {instance!r}: the gateway will not start.",
-            fix,
-            status=ExitStatus.CONFIG,
-        )
-    elif meta.witness is not None and (witness is None or not meta.witness.is_same(witness)):
-        check.fail(
-            f"It is a copy of the directory of instance {instance!r}, was moved from another disk, or comes from a "
-            "backup: the gateway will not start.",
-            fix,
-            status=ExitStatus.CONFIG,
-        )
-    else:
-        check.ok(
-            f"It belongs to instance {instance!r} and Kafka cluster {meta.cluster_id or 'not known yet'}.",
-            instance_id=meta.instance_id,
-            cluster_id=meta.cluster_id,
-        )
+    check.ok(
+        f"It belongs to instance {instance!r} and Kafka cluster {meta.cluster_id or 'not known yet'}.",
+        instance_id=meta.instance_id,
+        cluster_id=meta.cluster_id,
+    )
     return meta.cluster_id
 
 
