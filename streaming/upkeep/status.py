@@ -7,7 +7,9 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter
 
 from config.error_words import words
 from config.errors import ExitStatus
@@ -76,9 +78,7 @@ def collect(
 
 
 def from_json(line: str) -> LakeStatus:
-    told: dict[str, Any] = json.loads(line)
-    queries = [QueryStatus(**one | {"progress": Progress(**one["progress"])}) for one in told["queries"]]
-    return LakeStatus(**told | {"queries": queries, "tables": [TableFacts(**one) for one in told["tables"]]})
+    return TypeAdapter(LakeStatus).validate_json(line)
 
 
 def run(spark: SparkSession, settings: Settings, _arguments: argparse.Namespace) -> int:
