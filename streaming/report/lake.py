@@ -20,11 +20,12 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from config.errors import ConfigError, ExitStatus
+from config.numbers import length_text
 from config.settings import Settings, StreamSettings
 from streaming.decoding.device_schemas import load_device_schemas
 from streaming.lake.lake import DeltaTable
 from streaming.lake.storage import Folder, location
-from streaming.report.page import Figure, Finding, Report, Table, length, moment, write_page
+from streaming.report.page import Figure, Finding, Report, Table, moment, write_page
 from streaming.report.plots import MOST_LABELS, Bars, Histogram, Lines, Plot, Point, Signal
 from streaming.runtime.checkpoint_log import read_progress
 
@@ -261,7 +262,7 @@ def _readings(lake: _Lake, silver: DataFrame) -> str | None:
         "throughput.readings",
         "Readings received",
         "A gap in all lines is an outage of everything, a gap in one line of that type's devices or route; each point"
-        f" is the mean of {length(width_s)}.",
+        f" is the mean of {length_text(width_s)}.",
         Lines(rates(counts, width_s, begin_s, end_s), "readings/s"),
     )
     lake.report.findings += [
@@ -269,7 +270,7 @@ def _readings(lake: _Lake, silver: DataFrame) -> str | None:
         Finding("devices", f"{facts.devices:,}"),
         Finding("late by more than 5 min", f"{facts.late / facts.readings:.1%}"),
     ]
-    return f"Readings received from {moment(begin_s)} to {moment(end_s)} UTC ({length(end_s - begin_s)})"
+    return f"Readings received from {moment(begin_s)} to {moment(end_s)} UTC ({length_text(end_s - begin_s)})"
 
 
 def _devices(lake: _Lake) -> None:

@@ -94,13 +94,6 @@ def moment(second: float) -> str:
     return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%d %H:%M}"
 
 
-def length(seconds: float) -> str:
-    units = ((86_400, "day"), (3600, "hour"), (60, "minute"))
-    size, unit = next((one for one in units if seconds >= 2 * one[0] or seconds == one[0]), (1, "second"))
-    amount = f"{seconds / size:.3g}"
-    return f"{amount} {unit}" if amount == "1" else f"{amount} {unit}s"
-
-
 def _body(report: Report) -> Iterator[str]:
     yield f'<h1>Stream report</h1>\n<p class="soft">{escape(report.about)}; made {moment(report.made_at_s)} UTC.</p>'
     if report.findings:

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from streaming.report.lake import MOST_SIGNALS, bucket_s, rates, stacked, worst_of
-from streaming.report.page import Figure, Finding, Report, length, render
+from streaming.report.page import Figure, Finding, Report, render
 from streaming.report.plots import Bars, Histogram, Lines, Plot, Signal
 from tests.unit.report_sample import BEGIN_S, full_report
 
@@ -169,10 +169,6 @@ def test_one_signal_does_not_take_the_whole_page() -> None:
 
 def test_stretches_of_time_have_round_lengths() -> None:
     assert [bucket_s(span, 60) for span in (0, 60, 61, 86_400, 30 * 86_400)] == [1, 1, 2, 1800, 43_200]
-
-
-def test_one_second_has_no_plural() -> None:
-    assert [length(seconds) for seconds in (1, 90, 3600, 86_400)] == ["1 second", "90 seconds", "1 hour", "1 day"]
 
 
 def test_a_stretch_that_was_only_begun_is_no_rate() -> None:
