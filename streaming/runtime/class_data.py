@@ -4,8 +4,6 @@ Spark loads some 20,000 classes before its first batch is written, Kafka's broke
 told to writes the archive at its orderly end; one that cannot use the archive there is starts as if there was none.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

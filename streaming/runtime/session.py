@@ -1,7 +1,5 @@
 """The Spark session of a job, tuned to have its first batch soon and to leave nothing running."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -12,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyspark
 from py4j.protocol import Py4JError
@@ -21,14 +19,12 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from config.settings import Settings
 from streaming import jvm
 from streaming.errors import StreamError
 from streaming.kafka.failures import cause
 from streaming.kafka.options import jvm_options
 from streaming.runtime.class_data import ClassData
-
-if TYPE_CHECKING:
-    from config.settings import Settings
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _END_TIMEOUT_S = 10.0
