@@ -215,5 +215,5 @@ def _any_of(tests: Iterable[Column]) -> Column:
 
 
 def _place(path: tuple[str, ...]) -> str:
-    """A path as Spark's variants have it. Names hold no quotes: the schemas are refused otherwise."""
-    return "$" + "".join(f"['{name}']" for name in path)
+    """A path as Spark's variants have it. No name has both kinds of quotes: such schemas are refused."""
+    return "$" + "".join(f'["{name}"]' if "'" in name else f"['{name}']" for name in path)

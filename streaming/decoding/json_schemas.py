@@ -70,6 +70,11 @@ def _object(
         here, needed = (*path, name), required and name in wanted
         if ".".join(here) in ignored:
             continue
+        if not name or "?" in name or {"'", '"'} <= set(name):  # Spark's paths have no way to write it
+            raise ConfigError(
+                f'{at}: the name {json.dumps(name)} cannot be looked up. Name the field in "ignore" of its type in'
+                " schemas.toml, or give it a name without ? and with one kind of quotes."
+            )
         if not isinstance(inner, dict):
             raise ConfigError(f'{at}: {name} needs an object that says its type, such as {{"type": "number"}}.')
         if inner.get("type") == "object":

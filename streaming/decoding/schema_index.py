@@ -74,7 +74,7 @@ class TypeTable(Table):
 class IndexTable(Table):
     other_types: _Name = "reading"
     """The type that JSON records are taken for whose own type is not among the types; ``quarantine``: none."""
-    type_field: _Name = "type"
+    type_field: Annotated[str, Field(pattern=r'^[^?"]+$')] = "type"
     """The field of a JSON payload that tells the type."""
     type_header: _Name | None = None
     """The header that tells the type of any record."""

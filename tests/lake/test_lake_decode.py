@@ -538,3 +538,17 @@ def test_a_type_in_several_versions(spark: SparkSession, tmp_path: Path) -> None
     assert [row["reason"] for row in after] == [None, None, "wrong_type", "unknown_type"]
     assert [(row["x"], row["y"]) for row in after[:2]] == [(5.0, None), (5.5, "on")]
     assert after[3]["detail"] == "type b has no schema"
+
+
+def test_a_bad_field_is_looked_up_whatever_its_name(spark: SparkSession, tmp_path: Path) -> None:
+    names = ["it's", 'x"y', "b]c", "a.b"]
+    properties = {
+        "device": {"type": "string"},
+        "ts": {"type": "integer"},
+        **{name: {"type": "number"} for name in names},
+    }
+    (tmp_path / "schemas.toml").write_text("[types.a]")
+    (tmp_path / "a.json").write_text(json.dumps({"type": "object", "properties": properties}))
+    sent = [Sent(json.dumps({"type": "a", "device": "d", "ts": 1, name: "text"}).encode()) for name in names]
+    told = [row["detail"] for row in decode(spark, load_device_schemas(tmp_path), sent)]
+    assert told == [f"{name} is no double but string" for name in names]
