@@ -42,7 +42,8 @@ class Dispatcher:
     """Belongs to the event loop's thread. ``pump`` sends what may be sent; every event calls it.
 
     ``is_open`` is whether anything may be sent at all: the answers' subscription stands, and devices have had time to
-    connect. ``finished`` is called with each terminal status once it is in Kafka.
+    connect. ``finished`` is called with each terminal status once it is in Kafka, and when
+    its record was taken.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Dispatcher:
         sink: StatusSink,
         graveyard: Graveyard,
         clock: Clock,
-        finished: Callable[[Command, StatusRecord], None] = lambda _command, _status: None,
+        finished: Callable[[StatusRecord, int], None] = lambda _status, _taken_ns: None,
     ) -> None:
         self.plan = plan
         self._link = link
@@ -147,7 +148,7 @@ class Dispatcher:
         try:
             request = read_request(record, self.plan, now_ms)
         except BadCommandError as error:
-            self._send_to_dead_letters(owned, record, error)
+            self._send_to_dead_letters(owned, record, error, now_ns)
             return
         # ``| 0`` copies a sum without its spare digit: 16 bytes less for each command that waits.
         deadline_ns = (now_ns + (request.deadline_ms - now_ms) * 1_000_000) | 0
@@ -206,7 +207,9 @@ class Dispatcher:
         self._queues.refuse(command)
         self._finish(command, Status.REFUSED, reason)
 
-    def _send_to_dead_letters(self, owned: OwnedPartition, record: LoggedRecord, error: BadCommandError) -> None:
+    def _send_to_dead_letters(
+        self, owned: OwnedPartition, record: LoggedRecord, error: BadCommandError, now_ns: int
+    ) -> None:
         """Bury a record that is no command, then write the status ``refused``, then finish its offset."""
         place = record.place
         parts = (record.key, record.value, *(value for _, value in record.headers))
@@ -217,22 +220,20 @@ class Dispatcher:
         def stored() -> None:
             if self._partitions.get(owned.key) is owned:
                 now_ms, reason = self._clock.now_ms(), f"{error.reason}: {error}"
-                self._sink.write(
-                    place.partition,
-                    StatusRecord(
-                        id=str(place), place=place, route=self.plan.settings.name, device=None, status=Status.REFUSED,
-                        terminal=True, at_ms=now_ms, deadline_ms=None, reason=reason,
-                    ),
-                    written,
+                status = StatusRecord(
+                    id=str(place), place=place, route=self.plan.settings.name, device=None, status=Status.REFUSED,
+                    terminal=True, at_ms=now_ms, deadline_ms=None, reason=reason,
                 )  # fmt: skip
+                self._sink.write(place.partition, status, partial(written, status))
 
-        def written(offset: int) -> None:
+        def written(status: StatusRecord, offset: int) -> None:
             if self._partitions.get(owned.key) is owned:
                 owned.stored(offset)
                 owned.finish(place.offset)
                 self._held_bytes -= owned.burying.pop(place.offset)
                 self.account.states[State.FINISHING] -= 1
                 self.account.finished[Status.REFUSED] += 1
+                self._finished(status, now_ns)
 
         self._graveyard.bury(record, error, stored)
 
@@ -556,7 +557,7 @@ class Dispatcher:
             if stored is not None:
                 stored()
             if terminal:
-                self._finished(command, record)
+                self._finished(record, command.taken_ns)
 
         self._sink.write(command.partition[1], record, written)
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from bridge.errors import BridgeError, PoisonedError
     from bridge.ports import Headers, Producer
     from bridge.wire import DeadLetterReason
+    from config.settings import Settings
+
+    NoteDeadLetter = Callable[[str, DeadLetterReason, BaseException, str | None], None]
 
 log = structlog.get_logger("commands")
 
@@ -40,27 +43,29 @@ class CommandDeadLetters:
     """``bridge.commands.ports.Graveyard`` over the producer of the routes. All dead letters of commands go to
     partition 0 of the dead-letter topic, in order.
 
-    ``written`` gets offset and size of each record that Kafka has, and with a letter's last one the reason. ``broken``
-    gets a defect: the batch that was under way is not written.
+    ``noted`` gets name, reason, error and Kafka topic of each, before Kafka has it. ``written`` gets offset and size of
+    each record that Kafka has, and with a letter's last one the reason. ``broken`` gets a defect: the batch that was
+    under way is not written.
     """
 
     def __init__(
         self,
-        topic: str,
+        settings: Settings,
         name: str,
-        instance: str,
         *,
         producer: Callable[[], Producer | None],
         renew: Callable[[str], None],
+        noted: NoteDeadLetter,
         written: Callable[[int, int, DeadLetterReason | None], None],
         broken: Callable[[BaseException], None],
     ) -> None:
-        self._name, self._instance, self._written, self._broken = name, instance.encode(), written, broken
+        self._name, self._instance = name, settings.instance.encode()
+        self._noted, self._written, self._broken = noted, written, broken
         self._queue: deque[_Part] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._topic = topic
+        self._topic = settings.dead_letter.topic
         self._writer: TopicWriter[_Part] = TopicWriter(
-            topic,
+            self._topic,
             encode=lambda part: (part.key, part.value, part.headers),
             stored=self._stored,
             refused=self._refused,
@@ -71,6 +76,7 @@ class CommandDeadLetters:
 
     def bury(self, record: LoggedRecord, error: BadCommandError, stored: Callable[[], None]) -> None:
         """Write a dead letter; ``stored`` is called once Kafka has it. Does not block."""
+        self._noted(self._name, error.reason, error, record.place.topic)
         draft = DeadLetterDraft(
             self._name, 0, record.key, record.value, record.headers, error.reason, error,
             first_seen_ms=record.timestamp_ms, kafka_topic=record.place.topic,

@@ -14,7 +14,6 @@ from gateway.base.log_limits import FLOOD_INTERVAL_NS, FLOOD_LINES, RepeatLimite
 from gateway.base.problem import Problem
 
 if TYPE_CHECKING:
-    from bridge.commands.command import Command
     from bridge.commands.dispatcher import Dispatcher
     from bridge.commands.model import StatusRecord
     from config.tables.commands import CommandSettings
@@ -57,10 +56,10 @@ class CommandView:
             lambda: {(name, reason): count for reason, count in account.unmatched.items()}
         )
 
-    def finished(self, command: Command, status: StatusRecord) -> None:
-        """Note a command whose last status is in Kafka."""
+    def finished(self, status: StatusRecord, taken_ns: int) -> None:
+        """Note a command whose last status is in Kafka, also of a record that is a dead letter."""
         now_ns = time.monotonic_ns()
-        self._seconds.observe(now_ns - command.taken_ns)
+        self._seconds.observe(now_ns - taken_ns)
         # The log takes so many lines of an event in a minute. To make the others would be a fifth of a command's cost.
         left_out = self._lines.admit((), now_ns)
         if left_out is None:

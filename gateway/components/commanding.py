@@ -35,15 +35,13 @@ from gateway.mqtt.publish_link import PublishLink
 
 if TYPE_CHECKING:
     from bridge.commands.ports import Committed, Partition
-    from bridge.commands.reading import BadCommandError
     from bridge.dead_letters.reading import LoggedRecord
     from bridge.ports import Producer
     from bridge.wire import DeadLetterReason
     from config.settings import Settings
     from config.tables.commands import CommandSettings
+    from gateway.components.command_letters import NoteDeadLetter
     from gateway.components.worker_view import WorkerView
-
-    NoteDeadLetter = Callable[[str, DeadLetterReason, BaseException, str | None], None]
 
 log = structlog.get_logger("commands")
 
@@ -153,7 +151,7 @@ class Commanding:
 
 
 class CommandRunner:
-    """One ``[[commands]]`` in one worker. It is the listener of its group, and the dispatcher's ``Graveyard``."""
+    """One ``[[commands]]`` in one worker. It is the listener of its group."""
 
     def __init__(
         self,
@@ -165,7 +163,6 @@ class CommandRunner:
         noted: NoteDeadLetter,
     ) -> None:
         settings = worker.settings
-        self._noted = noted
         self.name = commands.name
         self._worker = worker
         self._commands = commands
@@ -180,18 +177,18 @@ class CommandRunner:
             broken=partial(self._broken, "statuses"),
         )
         self._letters = CommandDeadLetters(
-            settings.dead_letter.topic,
+            settings,
             commands.name,
-            settings.instance,
             producer=producer,
             renew=renew,
+            noted=noted,
             written=self._letter_written,
             broken=partial(self._broken, "dead letters"),
         )
         share = LinkShare(link, len(settings.commands), self._is_owner)
         self.dispatcher = Dispatcher(
-            CommandPlan.from_settings(commands), share, self._sink, self, WallClock(),
-            lambda command, status: self.view.finished(command, status),  # noqa: PLW0108 - the view comes after it
+            CommandPlan.from_settings(commands), share, self._sink, self._letters, WallClock(),
+            lambda status, taken_ns: self.view.finished(status, taken_ns),  # noqa: PLW0108 - the view comes after it
         )  # fmt: skip
         self.view = CommandView(commands, client_id, self.dispatcher, worker.metrics)
         self._settings = settings
@@ -257,11 +254,6 @@ class CommandRunner:
     def _broken(self, part: str, error: BaseException) -> None:
         self.view.errors[part] = f"A defect: {error!r}. What was being written waits until the next start."
         log.error("commands_defect", commands=self.name, part=part, exc_info=error)
-
-    def bury(self, record: LoggedRecord, error: BadCommandError, stored: Callable[[], None]) -> None:
-        """The dispatcher's call: write a dead letter."""
-        self._noted(self.name, error.reason, error, record.place.topic)
-        self._letters.bury(record, error, stored)
 
     def _letter_written(self, offset: int, size: int, reason: DeadLetterReason | None) -> None:
         worker, topic = self._worker, self._settings.dead_letter.topic

@@ -27,6 +27,7 @@ from bridge.routing.headers import property_headers
 from bridge.wire import DeadLetterReason
 from config.errors import ExitStatus
 from config.loading.load import load
+from config.settings import DeadLetterSettings, Settings
 from config.wording import as_toml
 from gateway.cli.dead_letters.reader import DeadLetterReader
 from gateway.cli.dead_letters.replay import Outcome, ReplayRun, Result
@@ -139,8 +140,8 @@ class Desk:
         await producer.start()
         made = asyncio.Semaphore(0)
         letters = CommandDeadLetters(
-            self.dead, "route", "gw", producer=lambda: producer, renew=lambda _why: None, broken=pytest.fail,
-            written=lambda *_: None,
+            Settings(instance="gw", dead_letter=DeadLetterSettings(topic=self.dead)), "route", broken=pytest.fail,
+            producer=lambda: producer, renew=lambda _why: None, noted=lambda *_: None, written=lambda *_: None,
         )  # fmt: skip
         error = BadCommandError(DeadLetterReason.INVALID_TOPIC, "The record's name is forbidden.")
         try:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from bridge.commands.command import State
 from bridge.commands.model import Status, StatusRecord
@@ -112,6 +113,7 @@ async def test_a_defect_of_what_writes_is_a_problem(monkeypatch: pytest.MonkeyPa
     place = Place("commands", 0, 1)
     error = BadCommandError(DeadLetterReason.MISSING_VALUE, "no device")
     runner._letters.bury(LoggedRecord(place, 0, b"", b"on", ()), error, lambda: None)
+    assert cast("Any", runner._worker).made == [("switches", error.reason, error, "commands")]
     runner._sink.write(0, StatusRecord("c1", place, "r", "d", Status.SENT, False, 1, None), lambda _offset: None)
     await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
     await asyncio.sleep(0)  # the callbacks of their ends
@@ -120,17 +122,24 @@ async def test_a_defect_of_what_writes_is_a_problem(monkeypatch: pytest.MonkeyPa
         assert f"{part} cannot be written. A defect: TypeError('a defect')" in text
 
 
-async def test_a_dead_letter_of_a_command_is_counted_and_shown_once_kafka_has_it() -> None:
+async def test_a_dead_letter_of_a_command_is_counted_shown_and_logged_once_kafka_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     topic = "gateway-dead-letters"
     kafka = FakeKafka(topic, 1)
-    producer = FakeProducer(kafka, 1, [topic])
+    kafka.topic("statuses", 1)
+    producer = FakeProducer(kafka, 1, [topic, "statuses"])
     await producer.start()
     runner = make(lambda: producer)
+    monkeypatch.setattr(runner, "_group", SimpleNamespace(is_alive=True))
     worker = cast("Any", runner._worker)
     counted = worker.metrics.dlq_records.child("missing_value")
     runner.dispatcher.assign(("commands", 0), None, ())
-    runner.dispatcher.take([LoggedRecord(Place("commands", 0, 7), 0, None, b"x" * 100_000, ())])
-    await until(lambda: counted.value, "it is counted", 5)
+    with capture_logs() as logs:
+        runner.dispatcher.take([LoggedRecord(Place("commands", 0, 7), 0, None, b"x" * 100_000, ())])
+        await until(lambda: runner.dispatcher.account.finished[Status.REFUSED], "it is finished")
+    (line,) = [one for one in logs if one["event"] == "command_finished"]
+    assert (line["place"], line["status"]) == ("commands/0:7", Status.REFUSED)
     assert (counted.value, len(kafka.topics[topic].records())) == (1, 2), "of one in two parts the last is counted"
     assert [(name, reason) for name, reason, *_ in worker.made] == worker.stored == [("switches", "missing_value")]
 

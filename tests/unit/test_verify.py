@@ -19,6 +19,7 @@ from bridge.ledger_topic.records import Author, PartitionRecord, State, WorkerRe
 from bridge.ports import StoredRecord
 from bridge.wire import DeadLetterReason
 from config.errors import ExitStatus
+from config.settings import DeadLetterSettings, Settings
 from gateway.cli.records.verify_text import as_document, as_text
 from gateway.cli.table import as_json
 from gateway.components.command_letters import CommandDeadLetters
@@ -499,7 +500,8 @@ async def test_dead_letters_of_commands_are_in_the_account() -> None:
     async with LedgerPath(kafka) as path:
         done = asyncio.Event()
         letters = CommandDeadLetters(
-            "bad", "switches", "gw", producer=lambda: path.sender.producer, renew=pytest.fail, broken=pytest.fail,
+            Settings(instance="gw", dead_letter=DeadLetterSettings(topic="bad")), "switches", broken=pytest.fail,
+            producer=lambda: path.sender.producer, renew=pytest.fail, noted=lambda *_: None,
             written=lambda offset, size, _reason: path.intervals.letter_stored("switches", "bad", 0, offset, size),
         )  # fmt: skip
         record = LoggedRecord(LogPlace("commands", 0, 0), path.now_ms(), b"lamp", b"on", [])
