@@ -74,7 +74,7 @@ SERIES: Final = (
     Series("gateway_stream_rows_quarantined_total", "Unusable rows written to quarantine instead of the table.",
            "the reasons in the quarantine table; stream.silver.schemas"),
     Series("gateway_stream_data_loss_offsets_total",
-           "Offsets that Kafka deleted before they were read, skipped by --allow-data-loss.",
+           "Offsets that Kafka deleted unread, skipped by --allow-data-loss. Bronze only.",
            "the topic's retention; stream.max_offsets_per_trigger", ("query", "topic")),
     Series("gateway_stream_audit_missing_records",
            "Records that Kafka acknowledged and does not have, within stream.audit.keep. Audit only.",
