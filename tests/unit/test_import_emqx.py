@@ -95,6 +95,11 @@ def test_a_rule_with_its_action_and_connector() -> None:
     assert "******" in next(one.consequence for one in found.findings if one.what == "kafka.sasl.password")
 
 
+def test_a_limit_of_one_partition_makes_no_spool_smaller() -> None:
+    _, settings = imported([RULE, changed(ACTION, buffer={"mode": "disk"}), CONNECTOR])
+    assert "spool" not in settings, "EMQX's 256 MB are of each partition"
+
+
 def test_the_client_id_has_no_counterpart_unless_one_says_where_the_device_is() -> None:
     found, settings = imported([RULE, ACTION, CONNECTOR])
     assert settings["routes"][0]["key"] == "${topic}"

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.wire import RESERVED_PREFIXES
+from config.settings import SpoolSettings
 from gateway.tools.migration.emqx_words import Words, WordsError
 from gateway.tools.migration.findings import ACKS
 
@@ -210,13 +211,14 @@ def _put_buffer(imported: Imported, name: str, buffer: dict[str, Any]) -> None:
             "data_dir needs a disk that stays: [spool] in docs/configuration.md.",
         )  # fmt: skip
         return
-    if size is not None:
-        imported.put("spool.max_bytes", max(size, 1 << 20, imported.settings.get("spool", {}).get("max_bytes", 0)))
+    if size is not None and size > imported.settings.get("spool", {}).get("max_bytes", SpoolSettings().max_bytes):
+        imported.put("spool.max_bytes", size)
     imported.note(
         "differs", f"{name}: buffer.mode = {mode}, per_partition_limit = {buffer.get('per_partition_limit', '256MB')}",
         "The spool takes its place: always on disk, fsynced before EMQX is told, one for all partitions of a worker. "
         "Full, it makes EMQX wait and drops nothing.",
-        "spool.max_bytes is EMQX's limit for one partition: multiply it by the partitions if the disk allows.",
+        "EMQX's limit is of one partition on one node; spool.max_bytes, of a worker, is for all partitions of all "
+        "routes, compressed. It is never set below 1 GiB here. Set it to what a worker must hold in an outage.",
     )  # fmt: skip
 
 
