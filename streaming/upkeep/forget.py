@@ -25,7 +25,7 @@ from streaming.gold import job as gold
 from streaming.kafka.failures import cause
 from streaming.lake.delta_upkeep import DeltaUpkeep
 from streaming.lake.forgotten import Forgotten
-from streaming.lake.lake import DeltaTable, layers
+from streaming.lake.lake import DeltaTable, layers, tables_folder
 from streaming.lake.ranges import text
 from streaming.lake.storage import Folder, location
 from streaming.options import JOBS
@@ -83,10 +83,14 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
             "Files that had the rows are removed by `gateway stream maintain` from"
             f" {gone:%Y-%m-%d %H:%M} UTC on; until then older versions of the tables can be read."
         )
+    registry, path = "", settings.stream.silver.registry
+    if path is not None and location(path) != tables_folder(settings.stream, "registry"):
+        registry = f" the registry {location(path)}, which stream.silver.registry names;"
     _say(
-        "Not touched: what Kafka holds of the device (topics, dead letters, the topic of anomalies) until its"
-        " retention; the state of the jobs devices and anomalies in their checkpoints, of which they write nothing any"
-        " more; copies made elsewhere."
+        "Not touched: what Kafka holds of the device (topics, dead letters, statuses of commands, the topic of"
+        f" anomalies) until its retention;{registry} the state of the jobs devices and anomalies in their checkpoints,"
+        " of which they write nothing any more; what `gateway stream reset` put aside; its user and rules (`gateway"
+        " auth forget`); copies made elsewhere."
     )
     if status:
         _note("Something is left, see above: run it again once what is named there is corrected.")

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code 
 
 from config.errors import ConfigError, ExitStatus
 from config.settings import Settings, StreamSettings
-from config.tables.stream_jobs import LakeSettings, RetentionSettings
+from config.tables.stream_jobs import LakeSettings, RetentionSettings, SilverSettings
 from streaming import lake_tables
 from streaming.bronze.job import BRONZE, BRONZE_PARTITIONS
 from streaming.lake import delta_upkeep
@@ -258,6 +258,8 @@ def test_nothing_is_said_to_be_forgotten_or_kept_up_where_nothing_was_found(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chosen = settings(tmp_path)
+    silver = SilverSettings(registry=tmp_path / "registry")
+    chosen = Settings(stream=chosen.stream.model_copy(update={"silver": silver}))
     with pytest.raises(ConfigError, match="so nothing was looked at"):
         forget.run(spark, chosen, told(device="d"))
     assert not Forgotten(spark, chosen.stream).moments()
@@ -265,7 +267,9 @@ def test_nothing_is_said_to_be_forgotten_or_kept_up_where_nothing_was_found(
     write_bronze(spark, chosen, [[record(0, TODAY, device="d")]])
     capsys.readouterr()
     assert forget.run(spark, chosen, told(device="D")) == ExitStatus.OK
-    assert "No table has a row of 'D'" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "No table has a row of 'D'" in said.err
+    assert f"the registry {tmp_path}/registry, which stream.silver.registry names" in said.out
 
 
 def test_a_conflict_is_tried_again_and_nothing_else_is(monkeypatch: pytest.MonkeyPatch) -> None:
