@@ -26,4 +26,5 @@ Imports point down this list; folders on one line do not import each other (``py
     supervisor/     several workers under one process, which starts, watches, replaces and stops them
     tools/          what commands do beside running a gateway
     worker/         one worker process
+    start.py        the installed command ``gateway``
 """

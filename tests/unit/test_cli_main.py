@@ -256,6 +256,21 @@ def test_an_interrupt_ends_a_command_without_a_traceback(tmp_path: Path) -> None
     assert interrupted(code, tmp_path) == (-signal.SIGINT, "waiting\n", ""), "whoever called it is told what ended it"
 
 
+def test_an_interrupt_before_the_command_line_is_loaded_ends_without_a_traceback(tmp_path: Path) -> None:
+    code = """
+import signal, sys
+class Slow:
+    def find_spec(name, *_):
+        if name == "gateway.cli":
+            print(flush=True)
+            signal.pause()
+sys.meta_path.insert(0, Slow)
+from gateway.start import main
+sys.exit(main())
+"""
+    assert interrupted(code, tmp_path) == (-signal.SIGINT, "\n", "")
+
+
 def test_an_interrupt_while_modules_are_loaded_is_no_error_of_theirs(tmp_path: Path) -> None:
     """pydantic raises its SchemaError for a KeyboardInterrupt."""
     code = """
