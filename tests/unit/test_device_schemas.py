@@ -82,7 +82,6 @@ REFUSED = [
     ("[types.a]", {"a": {"site": {"type": "string"}}}, "would be the column site, which silver has already"),
     ("[types.a]", {"a": {"x": {"type": "number"}, "X": {"type": "number"}}}, "x and X differ in case only"),
     ("[types.a]", {"a": {"x?": {"type": "number"}}}, 'the name "x?" cannot be looked up'),
-    ("[types.a]", {"a": {"": {"type": "number"}}}, 'the name "" cannot be looked up'),
     ("[types.a]", {"a": {"'\"": {"type": "number"}}}, "cannot be looked up"),
     ("type_field = 'kind?'\n[types.a]", {"a": {"x": {"type": "number"}}}, "type_field"),
     ("[types.a]", {"a": {"a b": {"type": "number"}, "a_b": {"type": "number"}}}, "would both be the signal a_b"),
