@@ -30,7 +30,7 @@ from streaming.metrics import BatchCounts
 from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint
 from streaming.silver.reach import is_new
 from streaming.silver.rows import enriched, judged, readings
-from streaming.silver.tables import SilverTables, arrivals, prepare_tables
+from streaming.silver.tables import SilverTables
 
 QUERY = "silver"
 _APPENDED = "_appended"
@@ -51,9 +51,9 @@ def start_from(records: DataFrame, settings: Settings, context: JobContext, read
     checkpoint = prepare_checkpoint(spark, stream, QUERY, topics=read)
     if read:
         require_same_topics(spark, settings, QUERY, read, allow_data_loss=context.allow_data_loss)
-    tables = prepare_tables(spark, stream, schemas.columns)
+    tables = SilverTables(spark, stream, schemas.columns)
     rows = partial(_rows, settings=settings, schemas=schemas, registry=registry)
-    writer = _BatchWriter(settings, context, tables, checkpoint, Decoding(schemas), rows)
+    writer = _BatchWriter(context, tables, checkpoint, Decoding(schemas), rows)
     return checkpoint.start(records, stream, writer.write)
 
 
@@ -91,7 +91,6 @@ class _BatchWriter:
     whether the next batch is tried in one pass: of the batch before, at most half needed the second look; none at all,
     if it was not tried itself."""
 
-    settings: Settings
     context: JobContext
     tables: SilverTables
     checkpoint: Checkpoint
@@ -143,7 +142,7 @@ class _BatchWriter:
                 new = None if note is None else is_new(note.offsets)
                 if new is not None and is_appended:
                     new = new & F.col(GOOD)
-                brought = arrivals(kept, clockless_within=self.settings.stream.silver.clockless_within, new=new)
+                brought = self.tables.arrivals(kept, new)
                 if note is not None and new is not None and brought.new and not is_appended:
                     self.tables.append(readings(kept.where(new)), note.writer, batch)
             if brought.readings > brought.new:

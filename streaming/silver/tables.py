@@ -59,35 +59,6 @@ class Arrivals(NamedTuple):
     rejected: list[Places]
 
 
-def arrivals(rows: DataFrame, *, clockless_within: timedelta, new: Column | None = None) -> Arrivals:
-    """Counts the rows of a batch, as ``rows.judged`` made them. Runs a Spark job. ``new``: which readings silver
-    cannot have yet; none, if it is not said. ``clockless_within``: how far around their receipt originals of readings
-    without a time of their own are looked for."""
-    new = F.lit(False) if new is None else new
-    found = _slices(rows, new, _SLICE_US).limit(_MOST_SLICES + 1).collect()
-    if len(found) > _MOST_SLICES:  # a fleet of clocks that each show another month
-        found = _slices(rows, new, _ALL_TIME_US).collect()
-    good, bad = [it for it in found if not it.bad], [it for it in found if it.bad]
-    around_us = clockless_within // timedelta(microseconds=1)
-    return Arrivals(
-        sum(it.rows for it in good),
-        sum(it.rows for it in bad),
-        sum(it.rows for it in good if it.new),
-        sum(it.plain for it in good if it.new),
-        sum(it.ids for it in good),
-        [
-            Slice(it.rows, it.clocked, TimeRange(it.first_us - wide_us, it.last_us + 1 + wide_us))
-            for it in good
-            if not it.new
-            for wide_us in [0 if it.clocked else around_us]
-        ],
-        [
-            Places(it.topic, it.partition, it.first_offset, it.last_offset, it.first_received_us, it.last_received_us)
-            for it in bad
-        ],
-    )
-
-
 def _slices(rows: DataFrame, new: Column, length_us: int) -> DataFrame:
     """Counts of the good rows by slices of device time, of the ``new`` ones in one, of the bad by Kafka's partition."""
     at, received = F.unix_micros("device_time"), F.unix_micros("received_at")
@@ -115,9 +86,45 @@ def _slices(rows: DataFrame, new: Column, length_us: int) -> DataFrame:
 class SilverTables:
     """Both tables, ready to be written. Calls block; what Spark raises comes through."""
 
-    def __init__(self, silver: DeltaTable, quarantine: DeltaTable) -> None:
-        self.silver, self.quarantine = silver, quarantine
-        self.reach = Reach(silver)
+    def __init__(self, spark: SparkSession, stream: StreamSettings, signals: StructType) -> None:
+        """Makes the tables if they are not there, and gives silver the columns that the device schemas have more or
+        wider. Raises ConfigError, with the way out, if a signal's type has become another one."""
+        self.silver, self.quarantine = (DeltaTable(spark, stream, name) for name in ("silver", "silver_quarantine"))
+        if self.silver.exists():
+            _evolve(spark, self.silver, signals)
+        else:
+            self.silver.create(silver_schema(signals), PARTITIONS, **_PROPERTIES)
+        self.quarantine.create(QUARANTINE, QUARANTINE_PARTITIONS, **_QUARANTINE_PROPERTIES)
+        self.reach = Reach(self.silver)
+        self._around_us = stream.silver.clockless_within // timedelta(microseconds=1)
+
+    def arrivals(self, rows: DataFrame, new: Column | None = None) -> Arrivals:
+        """Counts the rows of a batch, as ``rows.judged`` made them. Runs a Spark job. ``new``: which readings silver
+        cannot have yet; none, if it is not said."""
+        new = F.lit(False) if new is None else new
+        found = _slices(rows, new, _SLICE_US).limit(_MOST_SLICES + 1).collect()
+        if len(found) > _MOST_SLICES:  # a fleet of clocks that each show another month
+            found = _slices(rows, new, _ALL_TIME_US).collect()
+        good, bad = [it for it in found if not it.bad], [it for it in found if it.bad]
+        return Arrivals(
+            sum(it.rows for it in good),
+            sum(it.rows for it in bad),
+            sum(it.rows for it in good if it.new),
+            sum(it.plain for it in good if it.new),
+            sum(it.ids for it in good),
+            [
+                Slice(it.rows, it.clocked, TimeRange(it.first_us - wide_us, it.last_us + 1 + wide_us))
+                for it in good
+                if not it.new
+                for wide_us in [0 if it.clocked else self._around_us]
+            ],
+            [
+                Places(
+                    it.topic, it.partition, it.first_offset, it.last_offset, it.first_received_us, it.last_received_us
+                )
+                for it in bad
+            ],
+        )
 
     def append(self, new: DataFrame, writer: str, batch: int) -> None:
         """Adds readings that silver cannot have yet, all at once, with the transaction mark of a writer's batch. Other
@@ -174,18 +181,6 @@ def _insert(table: DeltaTable, rows: DataFrame, same: str) -> int:
     rows.sparkSession.conf.set("spark.databricks.delta.merge.repartitionBeforeWrite.enabled", "false")
     inserting = f"WHEN NOT MATCHED THEN INSERT ({columns}) VALUES ({values})"  # noqa: S608 (names are ours)
     return int(retried(lambda: table.merge(new, same, inserting)).num_inserted_rows)
-
-
-def prepare_tables(spark: SparkSession, stream: StreamSettings, signals: StructType) -> SilverTables:
-    """Makes the tables if they are not there, and gives silver the columns that the device schemas have more or wider.
-    Raises ConfigError, with the way out, if a signal's type has become another one."""
-    silver, quarantine = DeltaTable(spark, stream, "silver"), DeltaTable(spark, stream, "silver_quarantine")
-    if silver.exists():
-        _evolve(spark, silver, signals)
-    else:
-        silver.create(silver_schema(signals), PARTITIONS, **_PROPERTIES)
-    quarantine.create(QUARANTINE, QUARANTINE_PARTITIONS, **_QUARANTINE_PROPERTIES)
-    return SilverTables(silver, quarantine)
 
 
 def _evolve(spark: SparkSession, silver: DeltaTable, signals: StructType) -> None:  # adds and widens columns

@@ -38,7 +38,7 @@ from streaming.progress import Offsets
 from streaming.runtime import job_lock
 from streaming.runtime.checkpoint_log import read_progress
 from streaming.silver.job import registered_rows
-from streaming.silver.tables import SilverTables, arrivals, prepare_tables
+from streaming.silver.tables import SilverTables
 
 _DAY: Final = timedelta(days=1)
 _PLACE: Final = ("topic", "partition", "offset", "timestamp")
@@ -58,7 +58,7 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
         )
     job_lock.hold(location(settings.stream.checkpoint), "forget", shared=True)
     schemas = load_device_schemas(settings.stream.silver.schemas)
-    tables = prepare_tables(spark, settings.stream, schemas.columns)
+    tables = SilverTables(spark, settings.stream, schemas.columns)
     days = _days(first, end)
     found, cut = records_between(spark, settings, days)
     for (since, until), sources in zip(days, found, strict=True):
@@ -148,7 +148,7 @@ def _kafka(spark: SparkSession, settings: Settings, ranges: Mapping[Place, tuple
 def _fill(records: DataFrame, settings: Settings, schemas: DeviceSchemas, tables: SilverTables) -> str:
     """Inserts what is missing. Returns what was read, and what of it was new, in words."""
     with held(registered_rows(records, settings, schemas)) as kept:
-        brought = arrivals(kept, clockless_within=settings.stream.silver.clockless_within)
+        brought = tables.arrivals(kept)
         inserted = tables.insert(kept, brought) if brought.readings else 0
         quarantined = tables.reject(kept, brought) if brought.bad else 0
     return (

@@ -21,7 +21,7 @@ from streaming.lake.storage import location
 from streaming.runtime import job_lock
 from streaming.silver.job import registered_rows
 from streaming.silver.rows import REJECT, WAS
-from streaming.silver.tables import arrivals, prepare_tables
+from streaming.silver.tables import SilverTables
 
 _MOST_DAYS: Final = 400
 
@@ -45,8 +45,8 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
             return ExitStatus.NOT_FOUND
         total, moved, new = sum(row[1] for row in found), sum(row[2] for row in found), 0
         if moved and not arguments.dry_run:
-            tables = prepare_tables(spark, stream, schemas.columns)
-            new = tables.insert(kept, arrivals(kept, clockless_within=stream.silver.clockless_within))
+            tables = SilverTables(spark, stream, schemas.columns)
+            new = tables.insert(kept, tables.arrivals(kept))
             _delete(tables.quarantine, kept.where(F.col(REJECT).isNull()))
     lines = [("reason", "records", "good now"), *found, ("all", total, moved)]
     width = max(len(reason) for reason, _, _ in lines)

@@ -15,7 +15,7 @@ from streaming.job import Job, JobContext
 from streaming.lake.delta_upkeep import DeltaUpkeep
 from streaming.lake.lake import DeltaTable
 from streaming.silver.schema import silver_schema
-from streaming.silver.tables import prepare_tables
+from streaming.silver.tables import SilverTables
 from tests.bench.workload_devices import FLEET, GATEWAYS, MINUTES, Readings
 
 _SIGNALS: Final = StructType([StructField(name, DoubleType()) for name in ("temperature", "humidity")])
@@ -28,7 +28,7 @@ _SORTED_BYTES: Final = 2 << 20
 
 def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
     """Adds some minutes to silver, a reading of each device and a commit each, and starts the job."""
-    silver = prepare_tables(spark, settings.stream, _SIGNALS).silver
+    silver = SilverTables(spark, settings.stream, _SIGNALS).silver
     readings, job = Readings(*json.loads(spark.conf.get(FLEET) or "")), spark.conf.get(f"{FLEET}.job") or ""
     if readings.is_sorted:
         _sort(spark, settings, job)

@@ -28,7 +28,7 @@ from streaming.progress import BatchEvent
 from streaming.silver import job as silver
 from streaming.silver.rows import enriched, firsts, readings, rejects, repeated_ids
 from streaming.silver.schema import silver_schema
-from streaming.silver.tables import SilverTables, arrivals, prepare_tables
+from streaming.silver.tables import SilverTables
 from streaming.upkeep import replay
 from tests.lake.silver_support import (
     DAY_MS,
@@ -243,8 +243,8 @@ def test_what_a_tool_has_inserted_before_the_job_reads_it_is_looked_up(spark: Sp
     schemas = load_device_schemas(chosen.stream.silver.schemas)
     early = spark.createDataFrame([plain(3).record(), plain(4).record()], KAFKA)
     rows = silver.registered_rows(early, chosen, schemas).localCheckpoint()
-    tables = prepare_tables(spark, chosen.stream, schemas.columns)
-    brought = arrivals(rows, clockless_within=chosen.stream.silver.clockless_within)
+    tables = SilverTables(spark, chosen.stream, schemas.columns)
+    brought = tables.arrivals(rows)
     assert (tables.insert(rows, brought), tables.insert(rows, brought)) == (2, 0)
 
     for sent in batches[1:]:
@@ -563,9 +563,9 @@ def test_every_record_is_a_reading_once_or_a_reject(
 
 def test_a_signal_that_is_written_in_another_case_stays_the_same_column(spark: SparkSession, tmp_path: Path) -> None:
     chosen = settings(tmp_path)
-    prepare_tables(spark, chosen.stream, columns("Temperature double"))
+    SilverTables(spark, chosen.stream, columns("Temperature double"))
     schemas = load_device_schemas(tmp_path / "schemas")
-    tables = prepare_tables(spark, chosen.stream, schemas.columns)
+    tables = SilverTables(spark, chosen.stream, schemas.columns)
     records = spark.createDataFrame([plain(0).record()], KAFKA)
     tables.append(silver.registered_rows(records, chosen, schemas), "test", 0)
     assert [it.Temperature for it in tables.silver.read().collect()] == [21.5]
