@@ -51,7 +51,8 @@ class _Stretch(NamedTuple):
 
 
 class _Gold:
-    """The tables and the shapes of the windows: ``step``, that of the panes, and the ``longer`` ones."""
+    """The tables, of which its own is made if it is not there, and the shapes of the windows: ``step``, that of the
+    panes, and the ``longer`` ones."""
 
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
         stream = settings.stream
@@ -63,6 +64,10 @@ class _Gold:
         signals = load_device_schemas(stream.silver.schemas).signals
         self.units = {name: signal.unit or None for name, signal in signals.items()}
         self._kept = stream.lake.retention.silver  # None: for ever
+        # With deletion vectors: an open window is replaced in every batch, and would else take the other rows of its
+        # file along, all day long.
+        properties = {"delta_enableDeletionVectors": "true", "delta_autoOptimize_autoCompact": "true"}
+        self.table.create(gold_transforms.GOLD, ("window_date",), **properties)
 
     @property
     def whole_since(self) -> datetime:
@@ -80,9 +85,8 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
     """Starts the query and returns it. Raises ConfigError without silver, or if the checkpoint has other windows."""
     stream = settings.stream
     lake_tables.existing(spark, stream, "silver", job="silver")
-    gold = _Gold(spark, settings)
     checkpoint = prepare_checkpoint(spark, stream, QUERY, {"stream.gold.windows": ", ".join(stream.gold.windows)})
-    create(spark, settings)
+    gold = _Gold(spark, settings)
 
     def write(new: DataFrame, batch: int) -> None:
         context.counts[QUERY, batch] = _write(gold, new)
@@ -91,20 +95,9 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
     return checkpoint.start(gold.silver.read_stream(maxBytesPerTrigger=_BATCH_BYTES), own, write)
 
 
-def create(spark: SparkSession, settings: Settings) -> DeltaTable:
-    """The table, made if it is not there."""
-    table = DeltaTable(spark, settings.stream, "gold")
-    # With deletion vectors: an open window is replaced in every batch, and would else take the other rows of its file
-    # along, all day long.
-    properties = {"delta_enableDeletionVectors": "true", "delta_autoOptimize_autoCompact": "true"}
-    table.create(gold_transforms.GOLD, ("window_date",), **properties)
-    return table
-
-
 def recompute(spark: SparkSession, settings: Settings, readings: DataFrame) -> int:
     """Computes the windows that these rows of silver are in again, from all of silver, and returns how many rows there
     were. May be done again, and while the job runs."""
-    create(spark, settings)
     return _write(_Gold(spark, settings), readings).rows
 
 

@@ -84,7 +84,7 @@ async def test_what_is_missing_is_filled_once(
     silver = lake_tables.silver(spark, settings.stream)
     assert sorted(row.kafka_offset for row in silver.collect()) == [n for n in range(3, 18) if n != 9]
 
-    gold.create(spark, settings)
+    gold._Gold(spark, settings)  # makes the table
     assert (
         backfill.run(spark, settings, told(moments(2)[1], FIRST + timedelta(hours=2))) == 0
     )  # some of it again, and before

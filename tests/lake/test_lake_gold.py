@@ -266,7 +266,6 @@ def test_late_data_corrects_its_windows_and_a_crash_after_the_write_changes_noth
 def test_a_late_reading_opens_golds_files_of_its_time_and_its_names_alone(spark: SparkSession, tmp_path: Path) -> None:
     """Also of a day that is sorted by name: the others are not there meanwhile."""
     settings = lake(tmp_path, gold={"windows": ["1m tumbling"]})
-    gold.create(spark, settings)
     part = gold._Gold(spark, settings)
     early = readings(80, seed=10, over=timedelta(minutes=5))
     later = [it._replace(at=it.at + timedelta(minutes=10), offset=it.offset + 100) for it in early]
@@ -305,7 +304,6 @@ def test_any_split_into_batches_in_any_order_gives_the_same(
 ) -> None:
     settings = lake(tmp_path_factory.mktemp("split"))
     every = readings(24, seed=6, over=timedelta(minutes=40))
-    gold.create(spark, settings)
     part = gold._Gold(spark, settings)
     bounds = [0, *sorted(cuts), len(every)]
     for begin, end in pairwise(bounds):
@@ -339,7 +337,6 @@ def test_a_reading_of_a_day_that_silver_no_longer_has_is_counted_and_changes_not
     whole = Reading("d0", "pump", None, today - timedelta(days=1), 1, 1.0, None)
     old = whole._replace(at=whole.at - timedelta(seconds=1), offset=2)
     append(spark, settings, [whole, old])
-    gold.create(spark, settings)
     part = gold._Gold(spark, settings)
     counts = gold._write(part, rows(spark, [whole, old]))
     assert (counts.rows, counts.late) == (2, 1)
