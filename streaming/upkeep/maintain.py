@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final
 
 from pyspark.sql import SparkSession
 
@@ -29,18 +29,12 @@ _LEAST_REMEMBERED: Final = timedelta(days=366)
 """How long the hash of a forgotten device's name is kept at the least, so that no state brings its rows back."""
 
 
-class Plan(NamedTuple):
-    stream: StreamSettings
-    now: datetime
-    dry_run: bool
-
-
 def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> int:
     """Does all that is due and prints it. Returns OK, INCOMPLETE if some table could not be done, or NOT_FOUND if
     there is none."""
-    plan = Plan(settings.stream, datetime.now(UTC), bool(arguments.dry_run))
-    lake, status = location(plan.stream.lake.path), ExitStatus.OK
-    tables = {it.name: it for it in layers(spark, plan.stream)}
+    stream, now, dry_run = settings.stream, datetime.now(UTC), bool(arguments.dry_run)
+    lake, status = location(stream.lake.path), ExitStatus.OK
+    tables = {it.name: it for it in layers(spark, stream)}
     if tables:
         _line("table", "action", "what", "files", "then", "MiB")
     else:
@@ -50,7 +44,7 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
     for name in (it for it in tables if it in (arguments.table or tables)):
         done = None
         try:
-            for done in due(spark, plan, tables[name]):
+            for done in due(spark, stream, tables[name], now, dry_run=dry_run):
                 _line(name, *done)
             if done is None:
                 idle.append(name)
@@ -60,10 +54,10 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
             print(f"error: {name} could not be kept up: {cause(str(error))}.", file=sys.stderr)
     if idle:
         print(f"Nothing is due in {', '.join(idle)}.")
-    if not plan.dry_run:
+    if not dry_run:
         # By then no state has anything left of them to say.
-        kept = max(plan.stream.devices.forget_after, _LEAST_REMEMBERED)
-        Forgotten(spark, plan.stream).let_go(plan.now - kept)
+        kept = max(stream.devices.forget_after, _LEAST_REMEMBERED)
+        Forgotten(spark, stream).let_go(now - kept)
     if absent := {*(arguments.table or ())}.difference(tables):
         raise ConfigError(
             f"There is no table {', '.join(sorted(absent))} at {lake}: has the job that writes it run?"
@@ -72,33 +66,35 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
     return status
 
 
-def due(spark: SparkSession, plan: Plan, table: DeltaTable) -> Iterator[tuple[str, ...]]:
+def due(
+    spark: SparkSession, stream: StreamSettings, table: DeltaTable, now: datetime, *, dry_run: bool
+) -> Iterator[tuple[str, ...]]:
     """Does what is due in a table. Yields what was done and with what; for files, how many there were, how many there
     are then, and their MiB before."""
-    settings, upkeep = plan.stream.lake, DeltaUpkeep(spark, table)
+    settings, upkeep = stream.lake, DeltaUpkeep(spark, table)
     kept: timedelta | None = getattr(settings.retention, table.name, None)
     if kept is not None:
-        oldest = (plan.now - kept).date()
+        oldest = (now - kept).date()
         expired = f"`{upkeep.age_column}` < DATE'{oldest}'"
-        if rows := table.read().where(expired).count() if plan.dry_run else upkeep.delete(expired):
+        if rows := table.read().where(expired).count() if dry_run else upkeep.delete(expired):
             yield "deleted", f"{rows} rows before {oldest}"
     size, column = settings.target_file_size, _SORTED.get(table.name)
-    over = (plan.now - settings.compact_after).date()  # days before it
+    over = (now - settings.compact_after).date()  # days before it
     days = [it for it in upkeep.days(size, column) if (it.small or it.unsorted) and (it.day is None or it.day < over)]
-    if any(it.day is None for it in days) and job_lock.holder(location(plan.stream.checkpoint), table.name) is not None:
+    if any(it.day is None for it in days) and job_lock.holder(location(stream.checkpoint), table.name) is not None:
         # In no days, so each of its batches touches what would be put together, and one of the two would be in vain.
         yield "kept", f"not compacted while the job {table.name} runs"
         days = []
     for it in days[: settings.maintain_days]:
         sort_by = column if it.unsorted else None
         planned = it.files if sort_by else it.small, 1
-        removed, added = planned if plan.dry_run else upkeep.optimize(it.day, size, sort_by)
+        removed, added = planned if dry_run else upkeep.optimize(it.day, size, sort_by)
         if removed:
             what = f"{it.day or 'all'}{f', sorted by {sort_by}' if sort_by else ''}"
             yield "compacted", what, str(it.files), str(it.files - removed + added), f"{it.size / (1 << 20):.1f}"
     if left := len(days[settings.maintain_days :]):
         yield "kept", f"{left} days are left for the next run"
-    if not plan.dry_run and (files := upkeep.vacuum(settings.vacuum_after)):
+    if not dry_run and (files := upkeep.vacuum(settings.vacuum_after)):
         yield "vacuumed", f"unused for {settings.vacuum_after}", str(files), "0"
 
 

@@ -250,8 +250,8 @@ def test_a_row_is_kept_as_long_as_was_asked_for(spark: SparkSession, tmp_path: P
     chosen = settings(tmp_path, retention=RetentionSettings(bronze=timedelta(hours=36)))
     write_bronze(spark, chosen, [[record(0, date(2026, 3, 1)), record(1, date(2026, 2, 28))]])
     table, now = DeltaTable(spark, chosen.stream, "bronze"), datetime(2026, 3, 3, 2, tzinfo=UTC)
-    plan = maintain.Plan(chosen.stream, now, dry_run=True)
-    assert ("deleted", "1 rows before 2026-03-01") in maintain.due(spark, plan, table)
+    done = maintain.due(spark, chosen.stream, table, now, dry_run=True)
+    assert ("deleted", "1 rows before 2026-03-01") in done
 
 
 def test_nothing_is_said_to_be_forgotten_or_kept_up_where_nothing_was_found(
