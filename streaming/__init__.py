@@ -17,7 +17,7 @@ Without pyspark, for those who start a job or read what it prints: ``options``, 
     runtime/          the process around a job or a tool: Spark's start and end, its queries, its checkpoints
     upkeep/           what is done to the lake beside the jobs: status, maintain, forget, backfill, replay, reset
     report/           the tool ``report``: one HTML page about the tables
-    errors.py         what can go wrong in the Spark jobs, as sentences for people
+    errors.py         what can go wrong in the Spark jobs, as sentences for people, and how they are told
     job.py            what every job is given, and what it gives back
     jvm.py            what is done by the JVM behind a session, past pyspark's public face
     lake_tables.py    the lake's tables, a function each

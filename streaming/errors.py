@@ -1,4 +1,4 @@
-"""What can go wrong in the Spark jobs, as sentences for people.
+"""What can go wrong in the Spark jobs, as sentences for people, and how they are told.
 
 GatewayError
 ├── ConfigError                 bad settings, or a checkpoint that belongs to something else
@@ -10,7 +10,10 @@ GatewayError
     └── UnfinishedBatchError    stopped before the last batch was written; it is repeated at the next start (status 75)
 """
 
+import sys
+
 from config.errors import ExitStatus, GatewayError
+from config.prose import fitted
 
 
 class StreamError(GatewayError):
@@ -37,3 +40,8 @@ class DataLossError(StreamError):
 
 class UnfinishedBatchError(StreamError):
     exit_status = ExitStatus.UNDRAINED
+
+
+def tell(sentence: str) -> None:
+    """Writes a note or a warning to standard error, at once, in lines that fit a terminal."""
+    print(fitted(sentence, sys.stderr), file=sys.stderr, flush=True)  # noqa: T201 (what people read)

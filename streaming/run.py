@@ -24,9 +24,8 @@ from typing import Final
 from pyspark.errors import PySparkException
 
 from config.errors import ExitStatus, GatewayError
-from config.prose import fitted
 from streaming import options
-from streaming.errors import StreamError
+from streaming.errors import StreamError, tell
 from streaming.job import JobContext
 from streaming.kafka.admin import ensure_topic
 from streaming.metrics import serve
@@ -104,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
     name, *words = (sys.argv[1:] if argv is None else argv) or [""]
     known = [*options.JOBS, *options.TOOLS]
     if name not in known:
-        print(f"error: {name!r} is no job; jobs and tools are {', '.join(known)}.", file=sys.stderr)  # noqa: T201 (the user's)
+        tell(f"error: {name!r} is no job; jobs and tools are {', '.join(known)}.")
         return ExitStatus.USAGE
     arguments = options.process_arguments(name, words)
     try:
@@ -112,7 +111,7 @@ def main(argv: list[str] | None = None) -> int:
     except GatewayError as error:
         # All jobs have ended for one of many.
         who = f"{error.query}: " if name == "all" and isinstance(error, StreamError) and error.query else ""
-        print(fitted(f"error: {who}{error}", sys.stderr), file=sys.stderr)  # noqa: T201 (what the user reads)
+        tell(f"error: {who}{error}")
         return error.exit_status
 
 

@@ -4,7 +4,6 @@ Nothing reads these offsets back: the checkpoint alone says where a query goes o
 batch that Spark has reported, which it does after the batch is in the checkpoint, so never more than is there.
 """
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
@@ -12,6 +11,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from config.settings import KafkaSettings
+from streaming.errors import tell
 from streaming.kafka.admin import KafkaAdmin
 from streaming.kafka.failures import cause
 from streaming.metrics import StreamMetrics
@@ -52,12 +52,10 @@ class GroupCommitter:
         except Exception as error:  # noqa: BLE001 (whatever it is, it must not end the job)
             self._metrics.of("group_commit_failures_total", query).inc()
             if not self._failing:
-                print(  # noqa: T201 (what people read)
+                tell(
                     f"warning: how far {query} has read could not be committed to the group {group}:"
                     f" {cause(str(error))}. The job goes on; Kafka's tools show an old lag. Does the user have Read on"
-                    ' the group and the topics? stream.group = "" commits nothing.',
-                    file=sys.stderr,
-                    flush=True,
+                    ' the group and the topics? stream.group = "" commits nothing.'
                 )
             self._failing = True
         else:

@@ -6,7 +6,6 @@ All aggregation is Spark's; what comes to the driver is bounded by the constants
 without a row of loss says nothing of readings that its job has not looked at. They are "not judged".
 """
 
-import sys
 import time
 from argparse import Namespace
 from collections import Counter, defaultdict
@@ -23,6 +22,7 @@ from config.errors import ConfigError, ExitStatus
 from config.numbers import length_text
 from config.settings import Settings, StreamSettings
 from streaming.decoding.device_schemas import load_device_schemas
+from streaming.errors import tell
 from streaming.lake.lake import DeltaTable
 from streaming.lake.storage import Folder, location
 from streaming.report.page import Figure, Finding, Report, Table, moment, write_page
@@ -493,5 +493,5 @@ def run(spark: SparkSession, settings: Settings, arguments: Namespace) -> int:
     print(path)  # noqa: T201 (standard output is the tool's product)
     if not report.findings:
         where = location(settings.stream.lake.path)
-        print(f"Nothing was found to report on: no tables, or no rows of that time, in {where}.", file=sys.stderr)  # noqa: T201
+        tell(f"Nothing was found to report on: no tables, or no rows of that time, in {where}.")
     return ExitStatus.OK if report.findings else ExitStatus.NOT_FOUND

@@ -5,7 +5,6 @@ whose it is, what its state depends on and the topics it reads; ``<query>.lock``
 """
 
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -15,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from config.errors import ConfigError
 from config.settings import StreamSettings
+from streaming.errors import tell
 from streaming.kafka.source import trigger
 from streaming.lake.lake import DeltaTable
 from streaming.lake.storage import Folder, location
@@ -87,7 +87,7 @@ def prepare_checkpoint(
         newer = {name: version for name, version in (renewed or {}).items() if begun.get(name, version) < version}
         _require_fitting(folder.url, query, begun | newer, wanted)
         for name, version in newer.items():
-            _say(f"{query}: the state of {name} {begun[name]} is begun anew as {name} {version}.")
+            tell(f"note: {query}: the state of {name} {begun[name]} is begun anew as {name} {version}.")
         oldest = "the oldest record that Kafka holds"
         place = f"where it left them, else from {oldest}" if doubled else oldest
         _tell_topics(query, begun.get("topics"), wanted.get("topics"), place)
@@ -145,13 +145,9 @@ def _tell_topics(query: str, begun: Sequence[str] | None, wanted: Sequence[str] 
     if begun is None or wanted is None:  # not noted, or it reads none
         return
     if added := sorted(set(wanted) - set(begun)):
-        _say(f"{query} reads {', '.join(added)} from now on, from {place}.")
+        tell(f"note: {query} reads {', '.join(added)} from now on, from {place}.")
     if removed := sorted(set(begun) - set(wanted)):
-        _say(
-            f"{query} does not read {', '.join(removed)} any more. If it ends, for Spark takes a missing topic for"
-            " lost data, start once with --allow-data-loss. What was read of it stays in the tables."
+        tell(
+            f"note: {query} does not read {', '.join(removed)} any more. If it ends, for Spark takes a missing topic"
+            " for lost data, start once with --allow-data-loss. What was read of it stays in the tables."
         )
-
-
-def _say(sentence: str) -> None:
-    print(f"note: {sentence}", file=sys.stderr, flush=True)  # noqa: T201 (what people read)

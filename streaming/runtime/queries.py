@@ -7,7 +7,6 @@ or doubled by that.
 
 import queue
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -23,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from config.settings import Settings
 from streaming import jvm
-from streaming.errors import StreamError, UnfinishedBatchError
+from streaming.errors import StreamError, UnfinishedBatchError, tell
 from streaming.job import Job, JobContext
 from streaming.kafka.failures import explain
 from streaming.kafka.group import GroupCommitter
@@ -193,8 +192,7 @@ class _Running:
         if why is None:
             return False
         self.times += 1
-        note = f"note: {self.query.name} begins anew where it was: {why}."
-        print(note, file=sys.stderr, flush=True)  # noqa: T201 (what people read)
+        tell(f"note: {self.query.name} begins anew where it was: {why}.")
         self.query, self.pace.limit = self.start(), self.pace.most
         return True
 

@@ -12,7 +12,6 @@ while the jobs do.
 
 import argparse
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -28,6 +27,7 @@ from config.settings import Settings
 from streaming import lake_tables
 from streaming.bronze.job import QUERY as BRONZE
 from streaming.decoding.device_schemas import DeviceSchemas, load_device_schemas
+from streaming.errors import tell
 from streaming.gold import job as gold
 from streaming.kafka.admin import Place, asked
 from streaming.kafka.options import source_options, topics
@@ -66,8 +66,10 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
             told = _fill(records, settings, schemas, tables)
             print(f"{since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} from {source}: {told}", flush=True)
     if cut:
-        note = f"note: Kafka has deleted {some(cut)}. Records of this stretch may have been among them: what was not in"
-        print(f"{note} bronze could not be filled.", file=sys.stderr, flush=True)
+        tell(
+            f"note: Kafka has deleted {some(cut)}. Records of this stretch may have been among them: what was not in"
+            " bronze could not be filled."
+        )
     if DeltaTable(spark, settings.stream, "gold").exists():
         received = lake_tables.silver(spark, settings.stream).where(_between("received_at", first, end))
         count = gold.recompute(spark, settings, received)

@@ -9,7 +9,6 @@ Prints a line per table, and ends with status 5 if a table still has rows of the
 """
 
 import argparse
-import sys
 import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -21,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code 
 from bridge.wire import GATEWAY_DEVICE
 from config.errors import ConfigError, ExitStatus
 from config.settings import Settings
+from streaming.errors import tell
 from streaming.gold import job as gold
 from streaming.kafka.failures import cause
 from streaming.lake.delta_upkeep import DeltaUpkeep
@@ -93,7 +93,7 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
         " auth forget`); copies made elsewhere."
     )
     if status:
-        _note("Something is left, see above: run it again once what is named there is corrected.")
+        tell("Something is left, see above: run it again once what is named there is corrected.")
     return status
 
 
@@ -117,7 +117,7 @@ def _forget(spark: SparkSession, settings: Settings, arguments: argparse.Namespa
         except Exception as error:  # noqa: BLE001 (the other tables are still to be done)
             status, failed = ExitStatus.INCOMPLETE, not dry_run
             _line(table.name, "FAILED", "?")
-            _note(f"error: {table.name} may still have rows of {device}: {cause(str(error))}.")
+            tell(f"error: {table.name} may still have rows of {device}: {cause(str(error))}.")
             continue
         _line(table.name, str(removed), "" if dry_run else str(left))
         found += removed + left
@@ -126,7 +126,7 @@ def _forget(spark: SparkSession, settings: Settings, arguments: argparse.Namespa
     if places is not None:
         places.unpersist()
     if not (found or status):
-        _note(f"No table has a row of {device!r}: is that its whole name, as in the column device?")
+        tell(f"No table has a row of {device!r}: is that its whole name, as in the column device?")
     return status
 
 
@@ -195,7 +195,3 @@ def _await_batch(checkpoints: Folder, job: str) -> None:
 
 def _line(table: str, removed: str, left: str) -> None:
     _say(f"{table:<20}{removed:>14}{left:>8}".rstrip())
-
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

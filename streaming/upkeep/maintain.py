@@ -7,7 +7,6 @@ status 5 if a table could not be done; the others are.
 """
 
 import argparse
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -16,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from config.errors import ConfigError, ExitStatus
 from config.settings import Settings, StreamSettings
+from streaming.errors import tell
 from streaming.kafka.failures import cause
 from streaming.lake.delta_upkeep import DeltaUpkeep
 from streaming.lake.forgotten import Forgotten
@@ -38,7 +38,7 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
     if tables:
         _line("table", "action", "what", "files", "then", "MiB")
     else:
-        print(f"There are no tables at {lake} yet.", file=sys.stderr)
+        tell(f"There are no tables at {lake} yet.")
         status = ExitStatus.NOT_FOUND
     idle = []
     for name in (it for it in tables if it in (arguments.table or tables)):
@@ -51,7 +51,7 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
         except Exception as error:  # noqa: BLE001 (the other tables are still to be done)
             status = ExitStatus.INCOMPLETE
             _line(name, "FAILED", "see below")
-            print(f"error: {name} could not be kept up: {cause(str(error))}.", file=sys.stderr)
+            tell(f"error: {name} could not be kept up: {cause(str(error))}.")
     if idle:
         print(f"Nothing is due in {', '.join(idle)}.")
     if not dry_run:

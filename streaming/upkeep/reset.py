@@ -7,14 +7,13 @@ reading again changes nothing in those that stay. A tool; it needs Spark only fo
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from config.errors import ConfigError, ExitStatus
-from config.prose import fitted
+from streaming.errors import tell
 from streaming.lake.storage import Files, Folder, LocalFolder, location
 from streaming.runtime import job_lock
 
@@ -87,7 +86,7 @@ def carry_out(
     Raises OSError if a file system refuses."""
     moves = plan(stream, job, time.time(), open_folder)
     if not moves:
-        _note(f"{job} has no checkpoint in {stream.checkpoint}: it begins anew as it is.")
+        tell(f"gateway: {job} has no checkpoint in {stream.checkpoint}: it begins anew as it is.")
         return ExitStatus.NOT_FOUND
     _say("what is put aside, under a new name in the same folder:")
     for move in moves:
@@ -96,23 +95,19 @@ def carry_out(
     notes = open_folder(location(stream.lake.path)).names("forgotten")
     # A device forgotten twice has two notes that begin with the hash of its name.
     if job in _AGAIN and (gone := len({name.partition("-")[0] for name in notes if not name.startswith(".")})):
-        _note(
-            f"what Kafka still has of forgotten devices ({gone}) will be in {_AGAIN[job]} again. Forget them again"
-            " after that start (gateway stream forget DEVICE)."
+        tell(
+            f"gateway: what Kafka still has of forgotten devices ({gone}) will be in {_AGAIN[job]} again. Forget them"
+            " again after that start (gateway stream forget DEVICE)."
         )
     if dry_run:
         return ExitStatus.OK
     if not agreed():
-        _note("nothing was changed")
+        tell("gateway: nothing was changed")
         return ExitStatus.FAILED
     for move in moves:
         move.folder.rename(move.name, move.to)
     _say("done; delete what was put aside when the new tables are right.")
     return ExitStatus.OK
-
-
-def _note(text: str) -> None:
-    print(fitted(f"gateway: {text}", sys.stderr), file=sys.stderr)
 
 
 def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> int:
