@@ -36,7 +36,7 @@ silver = _written_by("silver", "silver")  # columns: streaming.silver.schema.sil
 silver_quarantine = _written_by("silver", "silver_quarantine")  # columns: streaming.silver.schema.QUARANTINE
 anomalies = _written_by("anomalies", "anomalies")  # columns: streaming.anomalies.processor.ANOMALIES
 gold = _written_by("gold", "gold")  # columns: streaming.gold.transforms.GOLD
-devices = _written_by("devices", "devices")  # columns: streaming.devices.processor.DEVICES
+devices = _written_by("devices", "devices")  # columns: streaming.devices.packing.DEVICES
 device_events = _written_by("devices", "device_events")  # columns: streaming.devices.job.DEVICE_EVENTS
 
 

@@ -2,6 +2,7 @@
 
 gateways.py    how far the stream of each gateway is, and whether it is away; how long its devices may be silent
 job.py         the job ``devices``: Kafka's records and silver in, the tables ``devices`` and ``device_events`` out
+packing.py     the job's rows as Arrow's bytes, thousands in one value, into a shard and out
 presence.py    births and deaths of devices out of Kafka's records, in the forms that are in use
 processor.py   a shard of devices as a stateful processor of Spark: rows in and out
 records.py     what the device job reads and writes, and the settings it judges by

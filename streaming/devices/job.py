@@ -32,8 +32,9 @@ from config.errors import ConfigError
 from config.settings import Settings
 from streaming import lake_tables
 from streaming.decoding.shapes import MAX_TS_MS, header
-from streaming.devices.processor import DEVICES, INPUT, OUTPUT, ShardProcessor, with_clocks
-from streaming.devices.records import Rules
+from streaming.devices.packing import DEVICES, INPUT, OUTPUT, PACKED, pack_readings, unpack_changes
+from streaming.devices.processor import ShardProcessor
+from streaming.devices.records import Reading, Rules
 from streaming.devices.store import STATE_VERSION
 from streaming.job import JobContext
 from streaming.kafka.source import read_records
@@ -73,14 +74,16 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
     devices.create(DEVICES, delta_enableDeletionVectors="true")
     events.create(DEVICE_EVENTS)
     rules, shards = rules_of(settings), stream.devices.shards
-    inputs = silver_readings(silver.read_stream(**_BATCH), shards).mapInArrow(with_clocks(rules, shards), INPUT)
+    readings = silver_readings(silver.read_stream(**_BATCH), shards)
+    inputs = readings.mapInArrow(pack_readings(rules, shards), INPUT)
     if topics:
         require_same_topics(spark, settings, QUERY, topics, allow_data_loss=context.allow_data_loss)
         # The ledger is read to its end: how far the gateways are is known before silence is judged.
         records = read_records(spark, settings, topics, allow_data_loss=context.allow_data_loss, is_bounded=False)
         ledger = settings.ledger.topic
         inputs = inputs.unionByName(beats(records, ledger, shards)).unionByName(presence(records, ledger, shards))
-    changes = inputs.groupBy("shard").transformWithState(ShardProcessor(rules), OUTPUT, "Update", "ProcessingTime")
+    packed = inputs.groupBy("shard").transformWithState(ShardProcessor(rules), PACKED, "Update", "ProcessingTime")
+    changes = packed.mapInArrow(unpack_changes, OUTPUT)
     forgotten = Forgotten(spark, stream)
     write = partial(_write, devices=devices, events=events, checkpoint=checkpoint, forgotten=forgotten)
     others = str(spark.conf.get(_BATCHES_WITHOUT_DATA))
@@ -108,20 +111,20 @@ def rules_of(settings: Settings) -> Rules:
 
 
 def silver_readings(silver: DataFrame, shards: int) -> DataFrame:
-    """Silver's rows as input of the shards: numbers and booleans (1, 0) of all signals in one map."""
+    """Silver's rows as readings of the shards: numbers and booleans (1, 0) of all signals in one map."""
     signals = signals_of(silver.schema, NumericType, BooleanType)
     pairs = [part for name in signals for part in (F.lit(name), F.col(f"`{name}`").cast("double"))]
     measured = F.create_map(*pairs).cast("map<string, double>")  # of no signals, too
-    return _input(
-        silver.where(F.col("device").isNotNull() & F.col("received_at").isNotNull()),
-        *("device", "type", "site", "seq"),
-        shard=_shard(shards),
-        kind=F.lit("reading"),
-        ms=F.unix_millis("received_at"),
-        gateway=F.coalesce("gateway", F.lit("")) if "gateway" in silver.columns else F.lit(""),
-        device_ms=F.unix_millis(F.coalesce("device_time", "event_time", "received_at")),
-        event_ms=F.unix_millis(F.coalesce("event_time", "received_at")),
-        values=F.map_filter(measured, lambda _, value: value.isNotNull()),
+    made = {
+        "gateway": F.coalesce("gateway", F.lit("")) if "gateway" in silver.columns else F.lit(""),
+        "device_ms": F.unix_millis(F.coalesce("device_time", "event_time", "received_at")),
+        "event_ms": F.unix_millis(F.coalesce("event_time", "received_at")),
+        "received_ms": F.unix_millis("received_at"),
+        "values": F.map_filter(measured, lambda _, value: value.isNotNull()),
+    }
+    heard = silver.where(F.col("device").isNotNull() & F.col("received_at").isNotNull())
+    return heard.select(
+        _shard(shards).alias("shard"), *(made.get(name, F.col(name)).alias(name) for name in Reading._fields)
     )
 
 

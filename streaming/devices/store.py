@@ -6,32 +6,25 @@ from dataclasses import astuple, dataclass, fields
 from operator import attrgetter
 from typing import Any, Final
 
+from pydantic_core import from_json, to_json
+
 from streaming.devices.gateways import Gateway, Worker
 from streaming.devices.sequence import Missing, Sequence
 from streaming.devices.state import Device
 
-STATE_VERSION: Final = 3
+STATE_VERSION: Final = 4
 """Raised with each change of the state's columns or of what they mean: a checkpoint of another version is refused."""
 
-_DEVICE: Final = (
-    "type string, site string, gateway string, state string, reason string, since_ms bigint, seen_ms bigint,"
-    " event_ms bigint, values map<string, struct<value: double, at_ms: bigint>>,"
-    " session_ms bigint, birth_ms bigint, death_ms bigint,"
-    " transitions bigint, flips array<bigint>, flapping boolean,"
-    " due_ms bigint, dues map<string, bigint>,"
-    " life int, first bigint, first_ms bigint, last bigint, last_ms bigint, before_last bigint, before_ms bigint,"
-    " missing array<struct<life: int, low: bigint, high: bigint, opened_ms: bigint, told: boolean>>, holes binary,"
-    " given_up bigint, given_up_to bigint, too_late bigint, duplicates bigint, resets bigint"
-)
 _GATEWAY: Final = (
     "alive_ms bigint, data_ms bigint, beat_ms bigint,"
     " workers map<string, struct<life: string, acknowledged: bigint, quiet_ms: bigint, to_ms: bigint>>,"
     " outages array<struct<begin_ms: bigint, end_ms: bigint>>,"
     " lost boolean, stalled boolean, stopped boolean, heard_wall_ms bigint, data_wall_ms bigint, due_ms bigint"
 )
-# The columns of both are the fields of the classes in their order, but for the name; a device's sequence is the last.
+# The columns are the class's fields in their order, but for the name. So are the values in a device's JSON, those of
+# its sequence at the end: Spark would turn over each of 35 columns, in Python and in the JVM.
 _OWN, _NUMBERS = [it.name for it in fields(Device)][1:-1], [it.name for it in fields(Sequence)]
-_MISSING, _HOLES = _NUMBERS.index("missing"), _NUMBERS.index("holes")
+_MISSING: Final = _NUMBERS.index("missing")
 _own_of, _numbers_of = attrgetter(*_OWN), attrgetter(*_NUMBERS)
 _from_gateway = attrgetter(*(it.name for it in fields(Gateway)[1:]))
 
@@ -49,7 +42,7 @@ class Meta:
 def variables(handle: Any) -> tuple[Any, Any, Any, Any]:
     """The state variables of Spark's handle that a :class:`Store` is made of."""
     return (
-        handle.getMapState("devices", "device string", _DEVICE),
+        handle.getMapState("devices", "device string", "json string"),
         handle.getMapState("due", "gateway string, at_ms bigint", "devices array<string>"),
         handle.getMapState("gateways", "gateway string", _GATEWAY),
         handle.getValueState("meta", "version int, ran_ms bigint, watched_ms bigint, due_ms bigint, timer_ms bigint"),
@@ -139,21 +132,17 @@ def _put(state: Any, key: tuple[Any, ...], value: tuple[Any, ...] | None) -> Non
         state.removeKey(key)
 
 
-def _from_device(device: Device) -> tuple[Any, ...]:
-    numbers = list(_numbers_of(device.sequence))
-    holes = device.sequence.holes
-    numbers[_HOLES] = holes.to_bytes(-(-holes.bit_length() // 8), "little")
-    return (*_own_of(device), *numbers)
+def _from_device(device: Device) -> tuple[str]:
+    return (to_json((*_own_of(device), *_numbers_of(device.sequence)), inf_nan_mode="constants").decode(),)
 
 
-def _to_device(name: str, kept: Any) -> Device:  # kept: a row of _DEVICE
-    own, numbers = kept[: len(_OWN)], list(kept[len(_OWN) :])
+def _to_device(name: str, kept: Any) -> Device:  # kept: what _from_device made
+    values = from_json(kept[0])
+    numbers = values[len(_OWN) :]
     numbers[_MISSING] = [Missing(*gap) for gap in numbers[_MISSING]]
-    numbers[_HOLES] = int.from_bytes(numbers[_HOLES], "little")
-    device = Device(name, *own)
+    device = Device(name, *values[: len(_OWN)])
     device.sequence = Sequence(*numbers)
     device.values = {signal: (value, at_ms) for signal, (value, at_ms) in device.values.items()}
-    device.flips, device.dues = list(device.flips), dict(device.dues)
     return device
 
 

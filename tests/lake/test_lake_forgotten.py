@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from config.settings import StreamSettings
 from streaming.devices import job as devices
-from streaming.devices.processor import OUTPUT
+from streaming.devices.packing import OUTPUT
 from streaming.lake.forgotten import Forgotten
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -19,7 +19,7 @@ from streaming.anomalies.processor import ANOMALIES
 from streaming.audit.transforms import AUDIT, AUDIT_PARTITIONS
 from streaming.bronze.job import BRONZE, GAPS
 from streaming.devices.job import DEVICE_EVENTS
-from streaming.devices.processor import DEVICES
+from streaming.devices.packing import DEVICES
 from streaming.lake.lake import DeltaTable
 from streaming.report import lake as report
 from streaming.report.lake import read_lake
