@@ -17,7 +17,7 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 TESTS = Path(__file__).parent
-SPARK = r"tests/(lake/|unit/test_ledger_doc\.py)"
+SPARK = r"tests/(lake/|integration/test_streaming_process\.py|unit/test_ledger_doc\.py)"
 BUSY_CHAOS = "chaos/test_chaos_(gateway|lives|operate|reload|soak|workers)"
 BUSY = rf"(tests/)?({BUSY_CHAOS}|integration/test_demo)\.py"
 BUSY_AT_ONCE = 2

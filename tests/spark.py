@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import queue
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +16,9 @@ if TYPE_CHECKING:
 QUICK = {
     # No test runs long enough for the thorough compiler to pay. The room for code is the one that both compilers
     # together have: the quick one alone gets 48 MB, which a Spark fills in a minute; then nothing is compiled any more.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC",
+    # The young generation and the classes grow to these sizes anyway, with a collection at each step.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+    " -Xmn640m -XX:MetaspaceSize=256m",
     # For each expression of each plan Spark makes, compiles and loads a Java class, and tables here have a handful of
     # rows: silver's tests took 283 CPU seconds with that and 235 without.
     "spark.sql.codegen.wholeStage": "false",
@@ -33,3 +38,23 @@ def spark() -> Iterator[SparkSession]:
         patch.setattr("streaming.kafka.group._CLOSE_TIMEOUT_S", 60.0)
         yield started.session
     started.end()
+
+
+def run_to_the_end(spark: SparkSession, config: Path, jobs: str, *, compiled: bool = False) -> None:
+    """The jobs read all there is, in this process: what a killed one left needs no JVM of its own. ``compiled``: plans
+    are, as in the product."""
+    from config.loading.load import load
+    from streaming import run
+    from streaming.job import JobContext
+
+    settings = load(config, overrides={"stream": {"available_now": True}}).settings
+    plans = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"} if compiled else {}
+    try:
+        for name, value in plans.items():
+            spark.conf.set(name, value)
+        for stage in run.stages(jobs.split(","), available_now=True):
+            starts = [importlib.import_module(f"streaming.{job}.job").start for job in stage]
+            run.run_queries(spark, settings, starts, JobContext(lambda _: None), queue.SimpleQueue())
+    finally:
+        for name in plans:
+            spark.conf.set(name, QUICK[name])

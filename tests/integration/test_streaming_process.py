@@ -6,14 +6,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from gateway.local.embedded.kafka import KafkaCluster
 from streaming.progress import FailedEvent, StartedEvent, StoppedEvent
 from tests.brokers.fixtures import MakeTopic
 from tests.integration.job_process import JobProcess, wait_for
 from tests.integration.streaming_support import base_ms, messages, offsets_in, produce, rows_in, write_config
+from tests.spark import run_to_the_end
 
 pytestmark = pytest.mark.slow
+
+JOBS = "bronze,silver,gold"
 
 
 @pytest.fixture
@@ -22,7 +26,7 @@ def job(tmp_path: Path) -> Iterator[Callable[..., JobProcess]]:
     with contextlib.ExitStack() as stack:
 
         def start(*words: str) -> JobProcess:
-            process = JobProcess(tmp_path, "--jobs", "bronze,silver,gold", *words, name="all")
+            process = JobProcess(tmp_path, "--jobs", JOBS, *words, name="all")
             stack.callback(process.kill)
             return process
 
@@ -35,7 +39,7 @@ def numbers_in(folder: Path) -> set[int]:
 
 
 async def test_stopped_in_a_batch_it_finishes_that_and_the_next_run_loses_and_doubles_nothing(
-    kafka: KafkaCluster, make_topic: MakeTopic, job: Callable[..., JobProcess], tmp_path: Path
+    spark: SparkSession, kafka: KafkaCluster, make_topic: MakeTopic, job: Callable[..., JobProcess], tmp_path: Path
 ) -> None:
     topic = await make_topic(partitions=3)
     config = write_config(tmp_path, kafka.bootstrap, topic, trigger="0s", max_offsets_per_trigger=100)
@@ -60,11 +64,7 @@ async def test_stopped_in_a_batch_it_finishes_that_and_the_next_run_loses_and_do
     sent = 600
     produce(kafka.bootstrap, topic, messages(range(300, sent), base_ms() + 3000, 3))
     write_config(tmp_path, kafka.bootstrap, topic)  # what is left in one batch of each
-    (tmp_path / "log").mkdir()
-    logged = ("--conf", "spark.eventLog.enabled=true", "--conf", f"spark.eventLog.dir={tmp_path / 'log'}")
-    second = job("--config", str(config), "--available-now", *logged)
-    assert second.wait() == 0, second.log()
-    assert list((tmp_path / "log").iterdir()), "Spark's event log can be switched on"
+    run_to_the_end(spark, config, JOBS)
     rows = rows_in(tmp_path / "lake" / "silver")
     assert sorted((row["device"], row["seq"]) for row in rows) == sorted(
         (f"sensor-{number % 40:02d}", number // 40) for number in range(sent)
@@ -93,8 +93,12 @@ async def test_stopped_while_it_starts_it_ends_and_leaves_nothing(
 async def test_a_jvm_that_is_killed_is_told(
     kafka: KafkaCluster, make_topic: MakeTopic, job: Callable[..., JobProcess], tmp_path: Path
 ) -> None:
-    process = job("--config", str(write_config(tmp_path, kafka.bootstrap, await make_topic())), "--jobs", "bronze")
+    (tmp_path / "log").mkdir()
+    logged = ("--conf", "spark.eventLog.enabled=true", "--conf", f"spark.eventLog.dir={tmp_path / 'log'}")
+    config = str(write_config(tmp_path, kafka.bootstrap, await make_topic()))
+    process = job("--config", config, "--jobs", "bronze", *logged)
     wait_for("the job runs", lambda: any(isinstance(event, StartedEvent) for event in process.events()))
+    assert list((tmp_path / "log").iterdir()), "Spark's event log can be switched on"
     jvm = process.jvm()
     assert jvm is not None
     jvm.kill()

@@ -27,6 +27,7 @@ from tests.chaos.fixtures import MakeGateway
 from tests.chaos.harness import FULL, Gateway
 from tests.integration.job_process import JobProcess, wait_for
 from tests.lake.replay import CLOCK_DEVICE, SITES, Sent, Traffic, make_traffic
+from tests.spark import run_to_the_end
 from tests.toml_text import to_toml
 from tests.waiting import wait_until
 
@@ -38,7 +39,6 @@ SHAPES = {
     "1h tumbling": (timedelta(hours=1), timedelta(hours=1)),
     "6h sliding 3h": (timedelta(hours=6), timedelta(hours=3)),
 }
-COMPILED = ("--conf=spark.sql.codegen.wholeStage=true", "--conf=spark.sql.codegen.factoryMode=FALLBACK")
 ROUTE = {
     "name": "telemetry",
     "filters": ["devices/#"],
@@ -136,32 +136,22 @@ class Lake:
             "silver": {"schemas": str(SCHEMAS), "registry": str(folder / "registry.csv")},
             "gold": {"windows": list(SHAPES)},
         }
-        self._config = folder / "lake.toml"
-        self._config.write_text(to_toml({"kafka": {"bootstrap_servers": [bootstrap]}, "stream": self.tables}))
+        self.config = folder / "lake.toml"
+        self.config.write_text(to_toml({"kafka": {"bootstrap_servers": [bootstrap]}, "stream": self.tables}))
 
     @property
     def stream(self) -> StreamSettings:
-        return load(self._config).settings.stream
-
-    def start(self, *words: str) -> JobProcess:
-        return JobProcess(self._folder, "--config", str(self._config), "--jobs", self.JOBS, *words, name="all")
+        return load(self.config).settings.stream
 
     def run_and_kill(self, rng: random.Random) -> None:
         """Lets it finish a few batches, and kills driver and JVM at some moment after."""
-        job = self.start()
+        job = JobProcess(self._folder, "--config", str(self.config), "--jobs", self.JOBS, name="all")
         try:
             enough = rng.randrange(2, 6)
             wait_for("batches", lambda: len(batches(job)) >= enough or job.ended)
             assert not job.ended, job.log()
             moment = time.monotonic() + 2 * rng.random()
             wait_until(lambda: time.monotonic() > moment, "the moment")
-        finally:
-            job.kill()
-
-    def run_to_the_end(self) -> None:
-        job = self.start("--available-now", *COMPILED)
-        try:
-            assert job.wait() == 0, job.log()
         finally:
             job.kill()
 
@@ -191,12 +181,12 @@ def test_recordings_through_everything_with_drivers_killed(
     for _ in range(6 if FULL else 1):
         lake.run_and_kill(rng)
     if FULL:
-        lake.run_to_the_end()
+        run_to_the_end(spark, lake.config, lake.JOBS, compiled=True)
     publish(mqtt_broker.port, traffic.late)
     wait_until(lambda: delivered(gateway) >= len(traffic.now) + len(traffic.late), "the late site, too")
     if FULL:
         lake.run_and_kill(rng)
-    lake.run_to_the_end()
+    run_to_the_end(spark, lake.config, lake.JOBS, compiled=True)
 
     stream = lake.stream
     silver = table(spark, stream, "silver")
