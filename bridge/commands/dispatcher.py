@@ -42,8 +42,8 @@ class Dispatcher:
     """Belongs to the event loop's thread. ``pump`` sends what may be sent; every event calls it.
 
     ``is_open`` is whether anything may be sent at all: the answers' subscription stands, and devices have had time to
-    connect. ``finished`` is called with each terminal status once it is in Kafka, and when
-    its record was taken.
+    connect. ``finished`` is called once a terminal status is in Kafka: with it, and the monotonic moment in nanoseconds
+    at which its record was taken.
     """
 
     def __init__(

@@ -11,15 +11,23 @@ from typing import Any, Final
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import ArrayType, DoubleType, LongType, MapType, StringType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    DoubleType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from streaming.devices.records import Event, Reading, Rules
 from streaming.devices.sequence import MOST_RANGES
 from streaming.devices.state import Device
 from streaming.lake.columns import columns
 
-_NUMBERS: Final = MapType(StringType(), DoubleType())
-_RANGES: Final = ArrayType(columns("low long, high long"))
+_MOMENTS: Final = MapType(StringType(), TimestampType())
 
 INPUT: Final = columns(
     "shard integer, kind string, ms long, device string, gateway string, mqtt_topic string, payload binary,"
@@ -33,21 +41,21 @@ DEVICES: Final = columns(
     " since timestamp, last_seen timestamp, last_event_time timestamp, values numbers, value_times moments,"
     " seq_last long, gaps integer, missing long, missing_ranges ranges, too_late long, duplicates long,"
     " resets long, transitions long, flapping boolean, batch long",
-    numbers=_NUMBERS,
-    moments=MapType(StringType(), TimestampType()),
-    ranges=_RANGES,
+    numbers=MapType(StringType(), DoubleType()),
+    moments=_MOMENTS,
+    ranges=ArrayType(columns("low long, high long")),
 )
 """The table ``devices``: one row per device."""
 
-_SNAPSHOT: Final = columns(
-    "type string, site string, state string, reason string, since long, last_seen long, last_event_time long,"
-    " values numbers, value_times moments, seq_last long, gaps integer, missing long, missing_ranges ranges,"
-    " too_late long, duplicates long, resets long, transitions long, flapping boolean",
-    numbers=_NUMBERS,
-    moments=MapType(StringType(), LongType()),
-    ranges=_RANGES,
+_IN_MS: Final = {TimestampType(): LongType(), _MOMENTS: MapType(StringType(), LongType())}
+_SNAPSHOT: Final = StructType(
+    [
+        StructField(it.name, _IN_MS.get(it.dataType, it.dataType))
+        for it in DEVICES
+        if it.name not in ("device", "gateway", "batch")
+    ]
 )
-"""Its other columns, without ``batch``; moments are milliseconds, as all times here."""
+"""Its other columns; moments in milliseconds, as all times here."""
 
 OUTPUT: Final = columns(
     "kind string, at long, event string, device string, gateway string, detail string, snapshot snapshot",
