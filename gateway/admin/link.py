@@ -114,7 +114,7 @@ class Link:
 
     def _connect(self, deadline: float) -> None:
         if self._closed:
-            raise BrokerUnreachableError(f"The connection to {self.name} was closed.")
+            raise self._was_closed()
         raw = socket.create_connection((self.host, self.port), timeout=_left(deadline))
         try:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -124,10 +124,17 @@ class Link:
             raw.close()
             raise
         self._socket = raw
+        if self._closed:  # meanwhile: close may have looked before the socket was here
+            self._socket = None
+            raw.close()
+            raise self._was_closed()
         self._protocol = KafkaProtocol(client_id=self._client_id, receive_message_max_bytes=_FRAME_BYTES)
         self._greet(deadline)
         if self._login.sasl is not None:
             self._log_in(deadline)
+
+    def _was_closed(self) -> BrokerUnreachableError:
+        return BrokerUnreachableError(f"The connection to {self.name} was closed.")
 
     def _greet(self, deadline: float) -> None:
         """Ask for the broker's versions. An old broker answers in version 0."""

@@ -44,9 +44,11 @@ class Links:
         self._links: dict[tuple[str, int, bool], Link] = {}  # by host, port, and whether it is for the controller
         self._silent: dict[Link, tuple[float, AdminError]] = {}  # when and how the last question failed
         self._brokers: dict[int, Broker] | None = None
+        self._closed = False
 
     def close(self) -> None:
-        """End every connection and waiting question."""
+        """End every connection and waiting question; questions of other threads that come later are refused."""
+        self._closed = True
         for link in (*self._bootstrap, *self._links.values()):
             link.close()
 
@@ -80,7 +82,9 @@ class Links:
             if controller:
                 name = f"The active controller, asked through broker {broker} ({found.address}),"
             made = Link(found.host, found.port, name, self._login, self._client_id)
-            self._links.setdefault(place, made)  # unless another thread was faster
+            made = self._links.setdefault(place, made)  # another thread may have been faster
+            if self._closed:
+                made.close()
         return self._links[place]
 
     # --- asking ---
