@@ -43,6 +43,12 @@ def delta_files(spark: SparkSession, url: str) -> DataFrame:
     return DataFrame(_snapshot(spark, url).allFiles().toDF(), spark)
 
 
+def delta_is_empty(spark: SparkSession, url: str) -> bool:
+    """Whether a Delta table is known to have no file, by the checksum beside its last commit: without a Spark job."""
+    checksum = _snapshot(spark, url).checksumOpt()
+    return checksum.isDefined() and checksum.get().numFiles() == 0
+
+
 def delta_mark(spark: SparkSession, url: str, writer: str) -> int:
     """The last ``txnVersion`` that a Delta table has of a ``txnAppId``; -1 if there is none."""
     return _mark(_snapshot(spark, url), writer)

@@ -101,6 +101,10 @@ class DeltaTable:
                 f" Nothing was written. Bring the newer one back, or begin anew: gateway stream reset {job}."
             )
 
+    def is_empty(self) -> bool:
+        """Whether the table is known to have no rows. Does not read it."""
+        return jvm.delta_is_empty(self._spark, self.url)
+
     def last_batch(self, query: str) -> int:
         """The last batch that :meth:`append` wrote for a query; -1 if there is none."""
         return jvm.delta_mark(self._spark, self.url, query)
