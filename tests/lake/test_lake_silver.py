@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code 
 
 from config.errors import ConfigError
 from config.settings import Settings
-from streaming import lake_tables
+from streaming import jvm, lake_tables
 from streaming.decoding.device_schemas import load_device_schemas
 from streaming.lake.columns import columns
 from streaming.lake.delta_upkeep import DeltaUpkeep
@@ -179,6 +179,22 @@ def test_readings_that_silver_cannot_have_are_appended_while_they_are_decoded(
     note = json.loads((tmp_path / "lake" / "silver.reach.json").read_text())
     assert [of["0"] for of in note["offsets"].values()] == [13], "who takes the note over looks that reading up"
     assert lake_tables.silver_quarantine(spark, chosen.stream).count() == 1
+
+
+def test_that_a_table_is_empty_is_known_by_its_checksum(spark: SparkSession, tmp_path: Path) -> None:
+    table = DeltaTable(spark, settings(tmp_path).stream, "silver")
+    table.create(spark.range(0).schema)
+    assert table.is_empty()
+    table.append(spark.range(1), query="silver", batch=0)
+    assert not table.is_empty()
+    table.replace(spark.range(0))
+    assert table.is_empty()
+    for checksum in Path(table.url, "_delta_log").glob("*.crc"):
+        checksum.unlink()
+    jvm.java_class(spark, "org.apache.spark.sql.delta.DeltaLog").clearCache()
+    assert not table.is_empty(), "nothing is known"
+    table.append(spark.range(1), query="silver", batch=1)
+    assert not table.is_empty()
 
 
 def test_what_came_before_a_device_was_forgotten_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
