@@ -46,7 +46,7 @@ def delta_files(spark: SparkSession, url: str) -> DataFrame:
 def delta_is_empty(spark: SparkSession, url: str) -> bool:
     """Whether a Delta table is known to have no file, by the checksum beside its last commit: without a Spark job."""
     checksum = _snapshot(spark, url).checksumOpt()
-    return checksum.isDefined() and checksum.get().numFiles() == 0
+    return bool(checksum.isDefined()) and checksum.get().numFiles() == 0
 
 
 def delta_mark(spark: SparkSession, url: str, writer: str) -> int:
