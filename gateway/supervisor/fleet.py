@@ -27,6 +27,7 @@ _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("supervisor")
 _PING_S: Final = 10.0
 _PINGS: Final = 3
 _PINGS_LOADING: Final = 6
+_APART_S: Final = 0.1  # between two signals to a worker: equal ones are merged until it has taken the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class Fleet:
         self._retirements: dict[int, asyncio.Task[None]] = {}  # by slot, what drains and ends it
         self._ends: set[asyncio.Task[None]] = set()  # of workers of closing slots that were told to stop
         self._watch: asyncio.Task[None] | None = None
+        self._told = asyncio.Event()  # all workers were told to stop
 
     @property
     def retiring(self) -> tuple[int, ...]:
@@ -127,6 +129,10 @@ class Fleet:
                 problem = await slot.replace(self.settings)
                 if problem is not None:
                     _log.error("worker_not_rolled_back", slot=slot.number, error=problem)
+                if slot.settings is settings:  # of the worker that stayed, or of one after the failed one
+                    slot.settings = self.settings
+                    if slot.current is not None:
+                        slot.current.kill()
 
     async def scale(self, count: int) -> None:
         """Opens or closes slots so that there are ``count``. Those that close are drained in the background."""
@@ -198,6 +204,12 @@ class Fleet:
 
     # --- the end ---
 
+    def keep_no_longer(self) -> None:
+        """Starts no other workers in the slots; ``stop`` follows. Call it before the operation under way is cancelled:
+        the slot that it gives back would get a worker."""
+        for keeper in self._keepers.values():
+            keeper.cancel()
+
     async def stop(self, verb: StopVerb) -> Stopped:
         """Ends every worker under the one deadline of the settings. All are told at once, and each keeps the deadline
         itself.
@@ -205,10 +217,14 @@ class Fleet:
         Workers that are being replaced or retired are only stopped: the next start continues with them.
         """
         await end_tasks(*self._keepers.values(), *self._retirements.values(), *self._ends, self._watch)
+        self._told.set()  # whoever waits for it runs after the signals, before the next await
         return await self._stop_all(list(self._spawner), verb)
 
-    def hasten(self) -> None:
-        """Ends them at once, without draining; for a stop in progress."""
+    async def hasten(self) -> None:
+        """Ends them at once, without draining; for a stop in progress. Each worker's signal is its second, never its
+        first, which would only begin an orderly stop."""
+        await self._told.wait()
+        await asyncio.sleep(_APART_S)
         for worker in self._spawner:
             worker.stop(signal.SIGTERM)
 

@@ -113,11 +113,11 @@ class Membership:
         if self._channel is None:
             self._socket.sendall(json.dumps({"say": "failed", "sentence": sentence}).encode() + b"\n")
         else:
-            self._say("failed", sentence=sentence)
+            self._say_last("failed", sentence=sentence)
 
     def stopped(self, unacked: int) -> None:
         """The worker has stopped; ``unacked`` messages will be sent again."""
-        self._say("stopped", unacked=unacked)
+        self._say_last("stopped", unacked=unacked)
 
     async def _tell_progress(self) -> None:
         """Reports progress, so that the supervisor waits for a long start or step of a reload."""
@@ -136,6 +136,13 @@ class Membership:
     def _say(self, word: str, **more: object) -> None:
         if self._channel is not None:
             self._channel.send(say=word, **more)
+
+    def _say_last(self, word: str, **more: object) -> None:
+        """Says it and answers nothing more: a thread may keep the process, and its loop, from ending. The supervisor
+        then kills it."""
+        self._say(word, **more)
+        if self._channel is not None:
+            self._channel.close()
 
     # --- messages from the supervisor ---
 

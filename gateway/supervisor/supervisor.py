@@ -102,6 +102,7 @@ class Supervisor:
                 operator.result()  # a defect
         finally:
             wanted.cancel()
+            self.fleet.keep_no_longer()
             await end_tasks(operator)
             stopped = await self._stop(stop)
         if self.fleet.failed.done():
@@ -118,7 +119,7 @@ class Supervisor:
         forced = asyncio.create_task(stop.wait_forced(), name="forced")
         await asyncio.wait({stopping, forced}, return_when=asyncio.FIRST_COMPLETED)
         if not stopping.done():
-            self.fleet.hasten()
+            await self.fleet.hasten()
         stopped = await stopping
         await end_tasks(forced)
         await self._http.stop(time.monotonic_ns())

@@ -95,11 +95,15 @@ class Spawner:
         self.made: list[ObedientWorker] = []
         self.history: list[str] = []
         self.cold_slot = -1
+        self.refused_at = -1  # the system refuses a process then, once
         self.hangs_at: list[str] | None = None  # the next one says so much, and answers nothing
         self.cannot_retire = False
         self.refuses: dict[tuple[int, str], str] = {}  # by slot and step of a reload, with the reason
 
     async def spawn(self, slot: int, settings: Settings, role: str = "worker") -> ObedientWorker:
+        if len(self.made) == self.refused_at:
+            self.refused_at = -1
+            raise BlockingIOError
         worker = ObedientWorker(slot, settings, role, self)
         self.made.append(worker)
         return worker
@@ -114,7 +118,8 @@ class Spawner:
 
 
 @pytest.fixture
-def spawner() -> Spawner:
+def spawner(monkeypatch: pytest.MonkeyPatch) -> Spawner:
+    monkeypatch.setattr(fleet_module.Backoff, "next_ns", lambda _self, _now: 1)
     return Spawner()
 
 
@@ -169,12 +174,14 @@ async def test_a_scaling_that_is_cancelled_goes_no_further(fleet: Fleet) -> None
     assert not fleet.retiring
 
 
+@pytest.mark.parametrize("refused", [False, True])
 async def test_settings_that_fail_in_the_second_slot_are_taken_back_from_the_first(
-    fleet: Fleet, spawner: Spawner, tmp_path: Path
+    fleet: Fleet, spawner: Spawner, tmp_path: Path, refused: bool
 ) -> None:
-    spawner.cold_slot = 1
+    spawner.cold_slot, spawner.refused_at = 1, len(spawner.made) + 2 if refused else -1  # the first slot's way back
     before = spawner.of(1), spawner.of(2)
     assert await fleet.roll(Settings(instance="cold", data_dir=tmp_path)) == "worker 1: No such topic."
+    await until(lambda: spawner.history[-1] == "0 goes", "the first slot has a worker again", 10)
     assert [slot.settings.instance for slot in fleet.slots.values()] == ["gateway"] * 3
     assert spawner.of(0).settings.instance == "gateway"
     assert (spawner.of(1), spawner.of(2)) == before, "these were not touched"
@@ -231,7 +238,6 @@ async def test_what_cannot_be_drained_is_tried_again_until_it_is(
     """The data directory knows the slot until nothing of it is left."""
     known = {2}
     monkeypatch.setattr(fleet_module, "slots", lambda _directory: set(known))
-    monkeypatch.setattr(fleet_module.Backoff, "next_ns", lambda _self, _now: 1)
     spawner.cannot_retire = True
     await fleet.scale(2)
     await until(lambda: spawner.history.count("2 started as retiring") >= 1, "a retiring worker is started")
@@ -249,7 +255,6 @@ async def test_a_slot_that_is_being_drained_gets_changed_settings_with_another_w
 ) -> None:
     """With a password that Kafka takes no more it would never be empty."""
     monkeypatch.setattr(fleet_module, "slots", lambda _directory: {2})
-    monkeypatch.setattr(fleet_module.Backoff, "next_ns", lambda _self, _now: 1)
     await fleet.scale(2)
     await until(lambda: "2 started as retiring" in spawner.history, "a retiring worker is started")
     before = spawner.of(2)
@@ -261,20 +266,9 @@ async def test_a_slot_that_is_being_drained_gets_changed_settings_with_another_w
     assert (before.signals, spawner.of(2).settings.shutdown_timeout) == (["SIGTERM"], after.shutdown_timeout)
 
 
-async def test_a_worker_that_does_not_answer_for_long_is_killed_and_returns(watched: Fleet, spawner: Spawner) -> None:
-    watched.start(2)
-    await until(lambda: sum("ready" in worker.marks for worker in spawner) == 2, "two are ready")
-    spawner.of(0).answers = None
-    spawner.history.clear()
-    await until(lambda: "0 started as worker" in spawner.history, "another is started")
-    assert spawner.history[:2] == ["0 killed", "0 started as worker"]
-
-
-@pytest.mark.parametrize("marks", [[], ["up"], ["up", "warm"]])
-async def test_a_worker_that_hangs_before_it_is_ready_is_killed_and_comes_back(
-    watched: Fleet, spawner: Spawner, marks: list[str]
-) -> None:
-    """While it loads, in its start, and while it waits for the slot."""
+@pytest.mark.parametrize("marks", [[], ["up"], ["up", "warm"], ["up", "warm", "ready"]])
+async def test_a_worker_that_hangs_is_killed_and_comes_back(watched: Fleet, spawner: Spawner, marks: list[str]) -> None:
+    """While it loads, in its start, while it waits for the slot, and later."""
     spawner.hangs_at = marks
     watched.start(1)
     await until(lambda: "0 goes" in spawner.history, "another is started, and gets on")
@@ -298,7 +292,6 @@ async def test_a_watch_that_breaks_ends_the_gateway(
 async def test_a_worker_that_hangs_while_it_ends_a_slot_is_killed_and_another_goes_on(
     watched: Fleet, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet_module.Backoff, "next_ns", lambda _self, _now: 1)
     monkeypatch.setattr(fleet_module, "slots", lambda _directory: {1})
     watched.start(1)
     await until(lambda: any(worker.role == "retiring" for worker in spawner), "the orphaned slot has a worker")
@@ -312,7 +305,6 @@ async def test_a_worker_that_hangs_as_changed_settings_end_it_is_killed(
     fleet: Fleet, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleet_module, "slots", lambda _directory: {2})
-    monkeypatch.setattr(fleet_module.Backoff, "next_ns", lambda _self, _now: 1)
     monkeypatch.setattr("gateway.supervisor.slot._GRACE_S", 0)
     fleet.settings = fleet.settings.model_copy(update={"shutdown_timeout": timedelta(0)})
     await fleet.scale(2)
@@ -374,7 +366,6 @@ async def test_a_slot_that_is_being_retired_has_its_problems_on_the_page(
 ) -> None:
     """It may hold messages that it cannot deliver, and nothing would say why."""
     monkeypatch.setattr(fleet_module, "slots", lambda _directory: {2})
-    monkeypatch.setattr(fleet_module.Backoff, "next_ns", lambda _self, _now: 1)
     await fleet.scale(2)
     await until(lambda: "2 started as retiring" in spawner.history, "a retiring worker is started")
     say_status(spawner)
@@ -427,6 +418,28 @@ def test_what_a_reload_cannot_change_is_said(change: dict[str, Any], says: str) 
 
 def test_a_reload_may_change_the_number_of_workers() -> None:
     assert _check_change(Settings(workers=2), Settings(workers=5)) == 5
+
+
+async def test_two_signals_at_once_in_a_replacement_end_it_and_start_nothing(spawner: Spawner, tmp_path: Path) -> None:
+    loaded = Loaded(Settings(data_dir=tmp_path, workers=1, http=HttpSettings(port=0)), {}, (), None)
+    stop, done = StopRequest(), reports.Reports(tmp_path, "supervisor")
+    with contextlib.ExitStack() as own_logs:
+        supervisor = Supervisor(loaded, lambda: loaded, done, spawner, own_logs)  # type: ignore[arg-type]
+        running = asyncio.create_task(supervisor.run(stop))
+        await until(lambda: any("ready" in worker.marks for worker in spawner), "it is ready")
+        spawner.hangs_at = ["up"]
+        spawner.of(0).finish(1)
+        supervisor.ask_restart()
+        await until(lambda: len(spawner.made) == 2, "a successor is started")
+        await until(lambda: supervisor.fleet.slots[0].changing._waiters, "the slot's keeper waits")
+        successor = spawner.of(0)
+        successor.ignores = ("SIGTERM",)
+        stop.request()
+        stop.force()
+        await until(lambda: len(successor.signals) == 2, "it gets both", 10)
+        successor.finish(75)
+        assert not (await running).clean
+    assert spawner.made[1:] == [successor]
 
 
 async def test_replaced_workers_bring_the_new_token_to_the_port(spawner: Spawner, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -287,7 +288,8 @@ class Talk:
         self.membership = Membership(theirs, settings, retiring=False, successor=successor)
 
     async def __aenter__(self) -> Self:
-        self.channel = await open_channel(self.sock, self.heard.append, lambda: None)
+        self.gone = asyncio.Event()
+        self.channel = await open_channel(self.sock, self.heard.append, self.gone.set)
         await self.membership.open(self.stop, Answers(), self.reload, lambda: self.moved)
         return self
 
@@ -325,6 +327,16 @@ async def test_a_worker_waits_for_the_word_and_answers_meanwhile(tmp_path: Path)
         await talk.membership.stop(0)
         await until(lambda: talk.said()[3:] == ["ready", "released"], "it lets go")
         assert not talk.stop.requested
+
+
+@pytest.mark.parametrize("end", [lambda one: one.stopped(0), lambda one: one.failed(GatewayError("No."))])
+async def test_one_that_has_ended_answers_nothing(tmp_path: Path, end: Callable[[Membership], None]) -> None:
+    """A thread may keep its process and its loop: it would look alive for ever, and nobody has its slot."""
+    async with Talk(tmp_path) as talk:
+        talk.stop.request()
+        end(talk.membership)
+        await asyncio.wait_for(talk.gone.wait(), 10)
+        assert talk.said()[1:] in (["stopped"], ["failed"])
 
 
 async def test_one_that_succeeds_nobody_takes_its_slot_without_a_word(tmp_path: Path) -> None:
