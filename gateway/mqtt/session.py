@@ -149,6 +149,15 @@ class Session:
         mqtt = self._settings.mqtt
         return SessionRecord(self.plan.client_id, self.plan.name, filters, mqtt.protocol, tuple(mqtt.addresses))
 
+    @property
+    def _held_filters(self) -> set[str]:
+        """Every filter that the broker may have for this session: those wanted, and earlier ones that it has not left
+        yet, as two reloads without a connection between them make."""
+        registry = self._data_path.registry
+        record = registry.get(self.plan.client_id) if registry is not None else None
+        earlier = record.filters if record is not None else ()
+        return {*earlier, *(subscription.filter for subscription in self.plan.subscriptions)}
+
     def _move(self, to: SessionState) -> None:
         """Change the state; ``standing`` is set while it is RUNNING."""
         assert to is self.state or to in TRANSITIONS[self.state], f"{self.name}: {self.state} cannot become {to}"
@@ -287,7 +296,7 @@ class Session:
         First the membership ends: the group's other members get what is published from now on. The broker keeps this
         session's queue for it, so reading goes on until the queue is empty.
         """
-        await self._unsubscribe(client, connection, [subscription.filter for subscription in self.plan.subscriptions])
+        await self._unsubscribe(client, connection, sorted(self._held_filters))
         await connection.drained()
 
     async def _unsubscribe(
@@ -467,7 +476,7 @@ class Session:
         if new and (registry := self._data_path.registry) is not None:
             # First, so that the next life knows every filter that the broker may have for this session. Sorted: the
             # way back from a full disk then has nothing to write.
-            filters = sorted({one.filter for one in (*before, *subscriptions)})
+            filters = sorted(self._held_filters.union(one.filter for one in new))
             registry.record([replace(self.record, filters=tuple(filters))])
         self.plan = replace(self.plan, subscriptions=subscriptions)
         if not new:
@@ -562,7 +571,8 @@ class Session:
         path.metrics.mqtt_receive_window.child(name).value = handshake.window
         # Also with a session present: the broker may have forgotten filters, and settings may have changed.
         asked: tuple[Subscription, ...] = ()
-        while asked != (wanted := self.plan.subscriptions):  # settings may change while an answer is waited for
+        # Settings may change while an answer is waited for. A session that retires then subscribes to nothing more.
+        while asked != (wanted := self.plan.subscriptions) and not self._stopping:
             more = [one for one in wanted if one not in asked]
             await handshake.subscribe(more, connection.ended, connection.silent_s)
             asked = wanted

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from bridge.routing.filters import Subscription
+from gateway.base.lifecycle import StopVerb
 from gateway.data_dir.session_registry import SessionRegistry
 from gateway.mqtt.session import Session
 from tests.brokers import packets
@@ -60,9 +62,12 @@ class SlowBroker(ScriptedBroker):
 
 
 @contextlib.asynccontextmanager
-async def one_session(broker: SlowBroker, directory: Path) -> AsyncIterator[tuple[Session, SessionRegistry]]:
+async def one_session(
+    broker: SlowBroker, directory: Path, verb: StopVerb = StopVerb.RESTART
+) -> AsyncIterator[tuple[Session, SessionRegistry]]:
     """A session that is subscribed to FIRST, and the account of what brokers have for it."""
     async with MemoryPath(settings_for(broker, mqtt={"connect_timeout": "10m"})) as path:
+        path.verb = verb
         registry = SessionRegistry(directory / "sessions.json")
         path.data_path = replace(path.data_path, registry=registry)
         session = path.session(client_id=NAME)
@@ -96,6 +101,45 @@ async def test_what_is_wanted_no_more_by_then_is_left(tmp_path: Path) -> None:
         broker.go_on()
         await until(lambda: broker.filters() == {SECOND.filter}, "the other is left")
         await until(lambda: registry.records[0].filters == (SECOND.filter,), "and the account says so")
+
+
+async def test_a_second_change_before_the_session_is_back_forgets_no_filter(tmp_path: Path) -> None:
+    """Two reloads while the broker is away: it still has the filter of before the first."""
+    async with SlowBroker() as broker, one_session(broker, tmp_path) as (session, registry):
+        await broker.stop(keep_sessions=True)
+        await until(lambda: not session.subscribed, "it is disconnected")
+        for wanted in (SECOND, THIRD):
+            assert not await session.subscribe((wanted,))
+            await session.leave_stale()
+        await broker.start()
+        await until(lambda: broker.filters() == {THIRD.filter}, "the others are left")
+        await until(lambda: registry.records[0].filters == (THIRD.filter,), "and the account says so")
+
+
+async def test_a_session_that_retires_leaves_also_what_is_wanted_no_more(tmp_path: Path) -> None:
+    """What comes by such a filter behind the last PINGRESP would be lost with the session."""
+    async with SlowBroker() as broker, one_session(broker, tmp_path, StopVerb.RETIRE) as (session, _):
+        assert await session.subscribe((SECOND,))
+        broker.slow = {Type.UNSUBACK}
+        stop = asyncio.create_task(session.stop(time.monotonic_ns() + 60_000_000_000))
+        await until(lambda: bool(broker.kept), "it unsubscribes")
+        assert not broker.filters()
+        broker.go_on()
+        await stop
+
+
+async def test_a_session_that_retires_subscribes_to_nothing_more(tmp_path: Path) -> None:
+    async with SlowBroker() as broker, one_session(broker, tmp_path, StopVerb.RETIRE) as (session, _):
+        broker.slow = {Type.SUBACK, Type.UNSUBACK}
+        broker.link(NAME).transport.abort()
+        await until(lambda: bool(broker.kept), "it is back, and waits for its SUBACK")
+        await session.subscribe((FIRST, SECOND))
+        stop = asyncio.create_task(session.stop(time.monotonic_ns() + 60_000_000_000))
+        await until(lambda: len(broker.kept) == 2, "it unsubscribes")
+        asked = len(broker.subscribes)
+        broker.go_on()
+        await stop
+        assert len(broker.subscribes) == asked
 
 
 async def test_what_comes_while_others_are_left_stays_in_the_account(tmp_path: Path) -> None:
