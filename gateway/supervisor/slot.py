@@ -124,7 +124,8 @@ class Slot:
     def _judge_end(self, worker: WorkerProcess, status: int) -> None:
         """What follows from a worker's end. Raises VainError if another start would end the same way."""
         self.problem = worker.sentence or f"Its process ended {describe(status)}."
-        match judge(status, told=worker.left, ever_ready=self._ever_ready):
+        # With other settings the next start may end otherwise.
+        match judge(status, told=worker.left, ever_ready=self._ever_ready or self._has_others(worker)):
             case Verdict.EXPECTED:
                 pass
             case Verdict.VAIN:
@@ -133,6 +134,11 @@ class Slot:
                 )
             case Verdict.RETRY:
                 self._count(worker, status)
+
+    def _has_others(self, worker: WorkerProcess) -> bool:
+        """Whether it had other settings than the next worker gets, after a failed roll or a reload meanwhile."""
+        mine, its = (one.model_copy(update={"worker": self.number}) for one in (self.settings, worker.settings))
+        return mine != its
 
     def _count(self, worker: WorkerProcess, status: int) -> None:
         """Note that it ended by itself."""

@@ -74,6 +74,7 @@ class Bench:
     def __init__(self, *, first_start: bool = True) -> None:
         self.workers: list[FakeWorker] = []
         self._log: list[str] = []
+        self.gets_ready = True  # the first worker
         self.slot = Slot(3, OLD, self, first_start=first_start)
 
     async def spawn(self, slot: int, settings: Settings, role: str = "worker") -> FakeWorker:
@@ -87,11 +88,11 @@ class Bench:
         return self.workers[count - 1]
 
     async def up(self) -> FakeWorker:
-        """The first worker, ready."""
+        """The first worker, ready if it gets so."""
         worker = await self.started(1)
         worker.say("up", "warm")
         await until(lambda: worker.told == ["go"])
-        worker.say("ready")
+        worker.say(*["ready"] * self.gets_ready)
         return worker
 
     async def replaced(self) -> tuple[FakeWorker, FakeWorker, asyncio.Task[str | None]]:
@@ -249,7 +250,12 @@ async def cancelled(task: asyncio.Task[None]) -> None:
         await task
 
 
-async def test_a_new_one_that_fails_with_the_slot_is_followed_by_one_with_the_old_settings(bench: Bench) -> None:
+@pytest.mark.parametrize("ever_ready", [True, False])
+async def test_a_new_one_that_fails_with_the_slot_is_followed_by_one_with_the_old_settings(
+    bench: Bench, ever_ready: bool
+) -> None:
+    """In a first start, too: the status speaks against the new settings, not the old ones."""
+    bench.gets_ready = ever_ready
     old, new, replacing = await bench.replaced()
     new.say("up", "warm")
     await until(lambda: "SIGTERM" in old.told)
@@ -259,8 +265,8 @@ async def test_a_new_one_that_fails_with_the_slot_is_followed_by_one_with_the_ol
     new._take_message({"say": "failed", "sentence": "The password is wrong."})
     new.finish(77)
     assert await replacing == "worker 3: The password is wrong."
-    third = await bench.started(3)
-    assert third.settings is OLD
+    await until(lambda: len(bench.workers) == 3, "a third is started", 10)
+    assert bench.workers[2].settings is OLD
 
 
 async def test_an_old_one_that_does_not_end_leaves_no_empty_slot(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
