@@ -94,6 +94,7 @@ class Spawner:
     def __init__(self) -> None:
         self.made: list[ObedientWorker] = []
         self.history: list[str] = []
+        self.known: set[int] = set()  # the data directory's slots
         self.cold_slot = -1
         self.refused_at = -1  # the system refuses a process then, once
         self.hangs_at: list[str] | None = None  # the next one says so much, and answers nothing
@@ -119,8 +120,10 @@ class Spawner:
 
 @pytest.fixture
 def spawner(monkeypatch: pytest.MonkeyPatch) -> Spawner:
+    spawner = Spawner()
+    monkeypatch.setattr(fleet_module, "slots", lambda _directory: set(spawner.known))
     monkeypatch.setattr(fleet_module.Backoff, "next_ns", lambda _self, _now: 1)
-    return Spawner()
+    return spawner
 
 
 @pytest.fixture
@@ -232,29 +235,26 @@ async def test_scaled_in_and_out(fleet: Fleet, spawner: Spawner) -> None:
     assert sorted(fleet.slots) == [0, 1]
 
 
-async def test_what_cannot_be_drained_is_tried_again_until_it_is(
-    fleet: Fleet, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_cannot_be_drained_is_tried_again_until_it_is(fleet: Fleet, spawner: Spawner) -> None:
     """The data directory knows the slot until nothing of it is left."""
-    known = {2}
-    monkeypatch.setattr(fleet_module, "slots", lambda _directory: set(known))
+    spawner.known = {2}
     spawner.cannot_retire = True
     await fleet.scale(2)
     await until(lambda: spawner.history.count("2 started as retiring") >= 1, "a retiring worker is started")
     spawner.of(2).finish(75)
     await until(lambda: spawner.history.count("2 started as retiring") >= 2, "and another")
     assert fleet.retiring == (2,)
-    known.clear()
+    spawner.known.clear()
     spawner.of(2).finish(0)
     await until(lambda: not fleet.retiring, "it is done")
 
 
 @pytest.mark.parametrize("live", [True, False])
 async def test_a_slot_that_is_being_drained_gets_changed_settings_with_another_worker(
-    fleet: Fleet, spawner: Spawner, monkeypatch: pytest.MonkeyPatch, live: bool
+    fleet: Fleet, spawner: Spawner, live: bool
 ) -> None:
     """With a password that Kafka takes no more it would never be empty."""
-    monkeypatch.setattr(fleet_module, "slots", lambda _directory: {2})
+    spawner.known = {2}
     await fleet.scale(2)
     await until(lambda: "2 started as retiring" in spawner.history, "a retiring worker is started")
     before = spawner.of(2)
@@ -290,9 +290,9 @@ async def test_a_watch_that_breaks_ends_the_gateway(
 
 
 async def test_a_worker_that_hangs_while_it_ends_a_slot_is_killed_and_another_goes_on(
-    watched: Fleet, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+    watched: Fleet, spawner: Spawner
 ) -> None:
-    monkeypatch.setattr(fleet_module, "slots", lambda _directory: {1})
+    spawner.known = {1}
     watched.start(1)
     await until(lambda: any(worker.role == "retiring" for worker in spawner), "the orphaned slot has a worker")
     (hung,) = [worker for worker in spawner if worker.role == "retiring"]
@@ -304,7 +304,7 @@ async def test_a_worker_that_hangs_while_it_ends_a_slot_is_killed_and_another_go
 async def test_a_worker_that_hangs_as_changed_settings_end_it_is_killed(
     fleet: Fleet, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet_module, "slots", lambda _directory: {2})
+    spawner.known = {2}
     monkeypatch.setattr("gateway.supervisor.slot._GRACE_S", 0)
     fleet.settings = fleet.settings.model_copy(update={"shutdown_timeout": timedelta(0)})
     await fleet.scale(2)
@@ -361,11 +361,9 @@ def say_status(spawner: Spawner) -> None:
                                                 "ledger": {}, "routes": {}, **row}}  # fmt: skip
 
 
-async def test_a_slot_that_is_being_retired_has_its_problems_on_the_page(
-    fleet: Fleet, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_slot_that_is_being_retired_has_its_problems_on_the_page(fleet: Fleet, spawner: Spawner) -> None:
     """It may hold messages that it cannot deliver, and nothing would say why."""
-    monkeypatch.setattr(fleet_module, "slots", lambda _directory: {2})
+    spawner.known = {2}
     await fleet.scale(2)
     await until(lambda: "2 started as retiring" in spawner.history, "a retiring worker is started")
     say_status(spawner)
