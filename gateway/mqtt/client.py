@@ -200,7 +200,11 @@ class Handshake:
         silent_s: Callable[[], float] | None = None,
     ) -> None:
         """Raises ConnectError if ``ended`` comes first, or nothing in time (``either`` has both arguments)."""
-        await either({answer, ended}, patience_s, silent_s)
+        try:
+            await either({answer, ended}, patience_s, silent_s)
+        finally:
+            if answer.done():
+                answer.exception()  # marks it as read: asyncio would log a refusal that comes just as a stop cancels
         if answer.done():
             answer.result()
         elif ended.done():

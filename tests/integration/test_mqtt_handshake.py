@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import re
 import socket
 import threading
@@ -13,6 +14,7 @@ import pytest
 
 from config.errors import ExitStatus
 from gateway.base.metrics import CONNECT_FAILURES
+from gateway.mqtt.client import Handshake
 from gateway.mqtt.errors import ConnectError, MqttRefusedError
 from gateway.mqtt.session import Session
 from tests.brokers import packets
@@ -347,3 +349,25 @@ async def test_what_follows_suback_in_the_same_segment_is_taken() -> None:
         await until(lambda: len(path.log) == 50, "all fifty")
         assert path.values == [b"%d" % n for n in range(50)]
         path.check()
+
+
+async def test_a_refusal_that_comes_just_as_a_session_stops_is_not_logged_as_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context))
+    async with ScriptedBroker(Rules(refuse_connect=0x88)) as broker, session(broker) as (_, made):
+        starting = asyncio.create_task(made.start())
+        refused = Handshake._refusal
+
+        def stop_too(*arguments: Any) -> ConnectError:
+            assert made._task is not None
+            made._task.cancel()
+            return refused(*arguments)
+
+        monkeypatch.setattr(Handshake, "_refusal", stop_too)
+        await until(lambda: made._task is not None and made._task.cancelled(), "it has ended")
+        starting.cancel()
+    del made, starting
+    gc.collect()
+    assert not complaints
