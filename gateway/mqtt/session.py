@@ -274,12 +274,16 @@ class Session:
             await self._empty(client, connection)
             self._announce(client, "retired")
             await connection.settled()
-            if not await self._end(connection):
+            try:
+                failure = None if await self._end(connection) else "the connection broke meanwhile"
+            except ConnectError as error:  # of the clean connect that MQTT 3.1.1 needs
+                failure = str(error)
+            if failure is not None:
                 log.warning(
                     "session_not_ended",
                     session=self.plan.name,
                     client_id=self.plan.client_id,
-                    reason="the connection broke meanwhile",
+                    reason=failure,
                     advice="`gateway retire` again drains and ends it",
                 )
         else:

@@ -356,18 +356,22 @@ async def test_a_refusal_that_comes_just_as_a_session_stops_is_not_logged_as_los
 ) -> None:
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context))
-    async with ScriptedBroker(Rules(refuse_connect=0x88)) as broker, session(broker) as (_, made):
-        starting = asyncio.create_task(made.start())
-        refused = Handshake._refusal
+    refused = Handshake._refusal
 
-        def stop_too(*arguments: Any) -> ConnectError:
-            assert made._task is not None
-            made._task.cancel()
-            return refused(*arguments)
+    async def stopped() -> None:
+        async with ScriptedBroker(Rules(refuse_connect=0x88)) as broker, session(broker) as (_, made):
+            starting = asyncio.create_task(made.start())
 
-        monkeypatch.setattr(Handshake, "_refusal", stop_too)
-        await until(lambda: made._task is not None and made._task.cancelled(), "it has ended")
-        starting.cancel()
-    del made, starting
+            def stop_too(*arguments: Any) -> ConnectError:
+                assert made._task is not None
+                made._task.cancel()
+                return refused(*arguments)
+
+            monkeypatch.setattr(Handshake, "_refusal", stop_too)
+            await until(lambda: made._task is not None and made._task.cancelled(), "it has ended")
+            starting.cancel()
+
+    await stopped()
+    monkeypatch.undo()  # the last that refers to the session
     gc.collect()
     assert not complaints

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.base.lifecycle import StopVerb
 from gateway.mqtt.errors import MqttRefusedError
@@ -483,6 +484,16 @@ async def test_retiring_in_3_1_1_ends_the_session_too() -> None:
         await stop(path, sessions, StopVerb.RETIRE)
         await until(lambda: not broker.sessions, "the session is gone")
         assert not missing(path, 100)
+
+
+async def test_a_session_of_3_1_1_that_could_not_be_ended_is_said() -> None:
+    """That takes another connection, which the broker may refuse; the stop itself did what it could."""
+    async with ScriptedBroker() as broker, running(broker, mqtt={"protocol": "3.1.1"}) as (path, sessions):
+        broker.rules.refuse_connect = 3
+        with capture_logs() as lines:
+            await stop(path, sessions, StopVerb.RETIRE)
+        (line,) = [line for line in lines if line["event"] == "session_not_ended"]
+        assert "refused client" in line["reason"]
 
 
 async def test_a_stop_that_is_out_of_time_acknowledges_nothing_and_leaves_the_session() -> None:
