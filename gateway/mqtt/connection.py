@@ -146,8 +146,8 @@ class Connection:
             self._loop.remove_reader(self._stream.fileno())
 
     def read(self) -> None:
-        """Read what has arrived. The event loop's reader and the common tick call this."""
-        if self._stream.closed or self.ended.done() or self._is_over_limit:
+        """Read what has arrived. The event loop's reader and the common tick call this, perhaps after a pause began."""
+        if self._stream.closed or self.ended.done() or self._held or self._is_over_limit:
             return
         try:
             self._read()
@@ -517,7 +517,9 @@ class Connection:
         """
         if self.ended.done():
             return
-        self.stopping = True
+        # Packet ids of a later read would be left for the next connection to acknowledge, and the broker may have given
+        # them to other messages by then.
+        self.stopping = self._held = True
         self._flow.remove(self)
         self.send_acknowledgements()
         self._stream.write(DISCONNECT_AND_END if end_session else DISCONNECT)  # AND_END: the broker ends the session

@@ -607,6 +607,22 @@ async def test_status_messages_are_no_routes_even_with_the_widest_filter() -> No
         assert {stored.record.key for stored in path.log} == {b"devices/0", b"devices/1", b"devices/2"}
 
 
+async def test_bytes_that_still_wait_as_a_connection_is_left_are_read_no_more() -> None:
+    """Those of a TLS layer, or of a pause, are read in the next turn of the event loop. The next connection would
+    acknowledge what came in them, though the broker may have given its packet ids to other messages."""
+    async with ScriptedBroker() as broker, running(broker) as (path, (session,)):
+        connection = session._connection
+        assert connection is not None
+        connection._stream.put_back(packets.publish("devices/1", b"7777", qos=1, packet_id=7777, properties=b""))
+        connection.listen()
+        assert await session.renew(10)
+        await until(lambda: broker.session("gateway-0-0").connects == 2, "it comes back")
+        publish(broker, range(5))
+        await until(lambda: not missing(path, 5), "all five")
+        await until(lambda: not broker.session("gateway-0-0").flying, "all acknowledged")
+        assert 7777 not in map(int, path.values), "the broker sends it again"
+
+
 # --- memory ---
 
 
