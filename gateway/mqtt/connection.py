@@ -77,6 +77,7 @@ class Connection:
         self.returned = 0  # messages unacknowledged at the end
         self.redirection: Redirection | None = None  # from the broker's DISCONNECT
         self.stopping = False
+        self._is_left = False  # DISCONNECT is sent
         self._held = False  # reading is paused until all received messages are acknowledged
         self._limit = limit
         self.overrun = 0
@@ -513,7 +514,7 @@ class Connection:
         """Send DISCONNECT and wait up to two seconds for the broker to close, as it must [MQTT-3.14.4-2].
 
         If the gateway closed with PUBLISH packets unread, the kernel would reset the connection. The broker would lose
-        what it has not read yet: the last acknowledgements, and the DISCONNECT itself.
+        what it has not read yet: the last acknowledgements, and the DISCONNECT itself. A second call only waits.
         """
         if self.ended.done():
             return
@@ -521,9 +522,13 @@ class Connection:
         # them to other messages by then.
         self.stopping = self._held = True
         self._flow.remove(self)
-        self.send_acknowledgements()
-        self._stream.write(DISCONNECT_AND_END if end_session else DISCONNECT)  # AND_END: the broker ends the session
-        self._loop.add_reader(self._stream.fileno(), self._discard)
+        if not self._is_left:
+            self._is_left = True
+            self.send_acknowledgements()
+            self._stream.write(
+                DISCONNECT_AND_END if end_session else DISCONNECT
+            )  # AND_END: the broker ends the session
+            self._loop.add_reader(self._stream.fileno(), self._discard)
         await asyncio.wait({self.ended}, timeout=FAREWELL_S)
         self.close()
 

@@ -267,8 +267,13 @@ class Session:
         connection, client = self._connection, self._client
         assert connection is not None
         assert client is not None
-        retires = verb is StopVerb.RETIRE
+        retires, renews = verb is StopVerb.RETIRE, self.state is SessionState.RENEWING
         self._move(SessionState.UNSUBSCRIBING if retires else SessionState.DRAINING)
+        if renews:  # DISCONNECT is on its way, behind the acknowledgements and the status
+            await connection.disconnect(end_session=False)
+            if retires:
+                self._warn_not_ended("its credentials were being renewed")
+            return
         self._announce(client, "stopping")
         if retires:
             await self._empty(client, connection)
@@ -279,13 +284,7 @@ class Session:
             except ConnectError as error:  # of the clean connect that MQTT 3.1.1 needs
                 failure = str(error)
             if failure is not None:
-                log.warning(
-                    "session_not_ended",
-                    session=self.plan.name,
-                    client_id=self.plan.client_id,
-                    reason=failure,
-                    advice="`gateway retire` again drains and ends it",
-                )
+                self._warn_not_ended(failure)
         else:
             # No UNSUBSCRIBE: EMQX drops what is published to a group without members.
             self._data_path.flow.stop_reading()
@@ -293,6 +292,15 @@ class Session:
             self._announce(client, "stopped")
             await connection.settled()
             await connection.disconnect(end_session=False)
+
+    def _warn_not_ended(self, reason: str) -> None:
+        log.warning(
+            "session_not_ended",
+            session=self.plan.name,
+            client_id=self.plan.client_id,
+            reason=reason,
+            advice="`gateway retire` again drains and ends it",
+        )
 
     async def _empty(self, client: PahoClient, connection: Connection) -> None:
         """Unsubscribe, and receive what the broker still holds. Returns early when the connection ends.
@@ -460,6 +468,8 @@ class Session:
                     connection.stopping = False  # ``settled`` has set it
         if begun:
             self._move(SessionState.RENEWING)
+            if self._client is not None:
+                self._announce(self._client, "stopped")  # a stop may come before the next connection
             await connection.disconnect(end_session=False)
         return begun
 

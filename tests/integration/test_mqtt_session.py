@@ -16,6 +16,7 @@ from gateway.base.lifecycle import StopVerb
 from gateway.mqtt.errors import MqttRefusedError
 from gateway.mqtt.reasons import SHORT_LIVED
 from gateway.mqtt.session import Session
+from gateway.mqtt.session_state import SessionState
 from tests.brokers import packets
 from tests.brokers.client import Client
 from tests.brokers.data_path import MemoryPath, one_session, settings_for
@@ -605,6 +606,23 @@ async def test_status_messages_are_no_routes_even_with_the_widest_filter() -> No
         await until(lambda: len(path.log) == 3, "the three")
         await until(lambda: path.ledger.filtered >= 1, "the birth message came and was left out")
         assert {stored.record.key for stored in path.log} == {b"devices/0", b"devices/1", b"devices/2"}
+
+
+@pytest.mark.parametrize("stops_in", [SessionState.RENEWING, SessionState.CONNECTING])
+async def test_a_stop_within_a_renewal_leaves_the_status_stopped(stops_in: SessionState) -> None:
+    topic = "gateways/plant/status"
+    async with ScriptedBroker() as broker, running(broker, status_topic=topic) as (path, (session,)):
+        await until(lambda: topic in broker.retained, "it is announced")
+        broker.rules.answers_connect = False
+        link = broker.link("gateway-0-0")
+        renewal = asyncio.create_task(session.renew(10))
+        while session.state is not stops_in:  # noqa: ASYNC110 - a state of one turn of the event loop
+            await asyncio.sleep(0)
+        await stop(path, [session])
+        await renewal
+        assert json.loads(broker.retained[topic].payload)["state"] == "stopped"
+        assert [packet.type for packet in link.log].count(Type.DISCONNECT) == 1
+        assert link.log[-1].type is Type.DISCONNECT
 
 
 async def test_bytes_that_still_wait_as_a_connection_is_left_are_read_no_more() -> None:
