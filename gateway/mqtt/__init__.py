@@ -19,4 +19,5 @@ session.py         one MQTT session: keeps a client id connected and subscribed,
 session_state.py   the states of an MQTT session, and the table of its transitions
 stream.py          a socket for paho with everything except PUBLISH
 watched.py         a small connection in the event loop: its socket is read and written, and paho keeps it alive
+websocket.py       the frames of a WebSocket, after paho's handshake
 """

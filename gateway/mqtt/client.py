@@ -23,6 +23,7 @@ from gateway.mqtt import reasons
 from gateway.mqtt.errors import ConnectError, MqttError, MqttRefusedError
 from gateway.mqtt.servers import REDIRECTIONS, Redirection
 from gateway.mqtt.stream import PacketStream
+from gateway.mqtt.websocket import WebSocket
 
 if TYPE_CHECKING:
     from paho.mqtt.reasoncodes import ReasonCode
@@ -50,7 +51,7 @@ class PahoClient(Client):
     """The client of one connection. Each connection gets a new one, so that no state of the last one remains."""
 
     stream: PacketStream | None = None
-    reads_in_frames = False  # TLS or a WebSocket
+    reads_in_frames = False  # TLS
     _spare: socket.socket | None = None  # a second handle on the connection while it is being made
     _aborted = False
 
@@ -63,7 +64,10 @@ class PahoClient(Client):
                 "This paho-mqtt has no Client._create_socket, which the bulk path needs; install paho-mqtt 2.2."
             ) from None
         try:
-            self.stream = PacketStream(create(), reads_in_frames=self.reads_in_frames)
+            made: Any = create()
+            if self.transport == "websockets":
+                made = WebSocket(made._socket)  # noqa: SLF001 - paho's has no other way to it
+            self.stream = PacketStream(made, reads_in_frames=self.reads_in_frames)
         except BaseException as error:
             _close_sockets(error)
             raise
@@ -226,7 +230,7 @@ class Handshake:
         """paho's client for this attempt, with our callbacks."""
         settings, address = self._settings, self._address
         client = make_client(PahoClient, settings, address, self._client_id, shown, clean=not settings.persistent)
-        client.reads_in_frames = address.websocket or address.encrypted  # of a WebSocket, or records of TLS
+        client.reads_in_frames = address.encrypted
         if will is not None:
             client.will_set(*will, qos=1, retain=True)
         client.on_connect = self._on_connect

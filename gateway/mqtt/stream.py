@@ -23,10 +23,10 @@ _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSL
 
 
 class PacketStream:
-    """Matches paho's ``SocketLike``. ``wrapped`` is the socket that paho would have used: plain, TLS or WebSocket.
+    """Matches paho's ``SocketLike``. ``wrapped`` is the socket that paho would have used: plain or TLS, or a WebSocket.
 
-    ``reads_in_frames``: it is TLS or a WebSocket, whose reads give less than has arrived. ``want_write`` is called
-    when something could not be written at once. Call ``flush`` when the descriptor is writable.
+    ``reads_in_frames``: it is TLS, whose reads give less than has arrived. ``want_write`` is called when something
+    could not be written at once. Call ``flush`` when the descriptor is writable.
     """
 
     def __init__(self, wrapped: Any, *, reads_in_frames: bool) -> None:
@@ -42,8 +42,10 @@ class PacketStream:
         self.failure: OSError | None = None  # why reading or writing ended, for the log
 
     def server_certificate(self) -> Validity | None:
-        """How long the broker's certificate is valid; None without TLS. Does not block."""
-        for one in (self._wrapped, getattr(self._wrapped, "_socket", None)):  # within paho's WebSocket
+        """How long the broker's certificate is valid; None without TLS, or after the end. Does not block."""
+        if self.closed:
+            return None
+        for one in (self._wrapped, getattr(self._wrapped, "_socket", None)):  # within a WebSocket
             if isinstance(one, ssl.SSLSocket):
                 return shown_by(one)
         return None
@@ -60,9 +62,9 @@ class PacketStream:
         data = self._receive()
         if not self._reads_in_frames or not data:
             return data
-        # A WebSocket gives a frame at a time and TLS a record, and brokers put each packet into one of its own: read
-        # paced, one a tick would be a message a tick (TLS took 5 s for 2,000). ``pending`` does not help: it knows the
-        # rest of this record only. At the end of the stream the next read says so again.
+        # TLS gives a record at a time, and brokers put each packet into one of its own: read paced, one a tick would be
+        # a message a tick (TLS took 5 s for 2,000). ``pending`` does not help: it knows the rest of this record only.
+        # At the end of the stream the next read says so again.
         frames, size = [data], len(data)
         while size < READ_BYTES and (data := self._receive()):
             frames.append(data)

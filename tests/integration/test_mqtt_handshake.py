@@ -1,8 +1,10 @@
 """CONNECT and SUBSCRIBE: what we ask for, and what we say when a broker refuses; on one that refuses by script."""
 
 import asyncio
+import base64
 import contextlib
 import gc
+import hashlib
 import re
 import socket
 import threading
@@ -375,3 +377,25 @@ async def test_a_refusal_that_comes_just_as_a_session_stops_is_not_logged_as_los
     monkeypatch.undo()  # the last that refers to the session
     gc.collect()
     assert not complaints
+
+
+async def test_a_websocket_server_that_pings_is_answered_with_a_mask() -> None:
+    """RFC 6455 section 5.1: it must close for a frame without one."""
+    answered = asyncio.Event()
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        found = re.search(rb"Sec-WebSocket-Key: (\S+)", await reader.readuntil(b"\r\n\r\n"))
+        assert found is not None
+        accept = base64.b64encode(hashlib.sha1(found[1] + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
+        head = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: %s\r\n\r\n" % accept
+        writer.write(head + b"\x89\x01x")
+        while (start := await reader.readexactly(6))[0] != 0x8A:  # CONNECT's frame
+            await reader.readexactly(start[1] & 0x7F)
+        if start[1] == 0x81 and (await reader.readexactly(1))[0] ^ start[2] == ord("x"):
+            answered.set()
+        await reader.read()
+
+    async with played(play) as port, MemoryPath(settings_for(mqtt={"addresses": [f"ws://127.0.0.1:{port}"]})) as path:
+        made = path.session(client_id="gateway-0-0")
+        async with path.running(made, start=False):
+            await asyncio.wait_for(answered.wait(), 60)

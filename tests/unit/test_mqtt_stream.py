@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.mqtt.stream import PacketStream
+from gateway.mqtt.websocket import WebSocket
 
 
 class Wrapped:
@@ -106,10 +107,84 @@ def test_an_error_in_writing_does_not_raise_and_keeps_its_reason() -> None:
     ([b"a", b"b", b"c", BlockingIOError(), b"d"], [b"abc", b"d", None]), ([b"a", b"b", b"", b""], [b"ab", b""]),
     ([bytes(100_000) for _ in range(20)], [bytes(300_000)]),
 ], ids=["together", "those in front of the end first", "bounded"])  # fmt: skip
-def test_the_frames_of_a_websocket_are_read(arriving: list[Any], reads: list[bytes | None]) -> None:
-    """A frame a read, paced, would be a message a tick."""
+def test_the_records_of_tls_are_read(arriving: list[Any], reads: list[bytes | None]) -> None:
+    """A record a read, paced, would be a message a tick."""
     stream = PacketStream(Wrapped(arriving=arriving), reads_in_frames=True)
     assert [stream.read() for _ in reads] == reads
+
+
+CONTINUATION, BINARY, CLOSE, PING, PONG = 0, 2, 8, 9, 10
+DATA = st.tuples(st.sampled_from([CONTINUATION, BINARY]), st.sampled_from([0, 1, 125, 126, 300, 1 << 16]))
+CONTROL = st.tuples(st.sampled_from([PING, PONG]), st.integers(0, 125))
+
+
+def served(code: int, body: bytes, first: int = 0x80) -> bytes:
+    """A frame of a server's."""
+    size = len(body)
+    length = (
+        bytes((size,)) if size < 126 else b"\x7e" + size.to_bytes(2) if size < 1 << 16 else b"\x7f" + size.to_bytes(8)
+    )
+    return bytes((first | code,)) + length + body
+
+
+def frames_of_a_client(data: bytes) -> list[tuple[int, bytes]]:
+    """Code and content of each frame; all are whole and have a mask."""
+    found = []
+    while data:
+        assert data[0] & 0xF0 == 0x80
+        assert data[1] & 0x80, "a server closes for a frame without a mask"
+        size, at = data[1] & 0x7F, 2
+        if size > 125:
+            at = {126: 4, 127: 10}[size]
+            size = int.from_bytes(data[2:at])
+        key, body, code = data[at : at + 4], data[at + 4 : at + 4 + size], data[0] & 15
+        found.append((code, bytes(byte ^ key[place % 4] for place, byte in enumerate(body))))
+        data = data[at + 4 + size :]
+    return found
+
+
+@given(
+    sizes=st.lists(st.one_of(DATA, CONTROL), max_size=12),
+    cuts=st.lists(st.integers(1, 200), max_size=20),
+    writes=st.lists(st.binary(min_size=1, max_size=200), max_size=12),
+    room=st.lists(st.one_of(st.integers(0, 30), st.sampled_from(WOULD_BLOCK)), max_size=40),
+)
+def test_a_websocket_carries_both_directions_however_they_are_cut(
+    sizes: list[tuple[int, int]], cuts: list[int], writes: list[bytes], room: list[Any]
+) -> None:
+    """Pings are answered between two frames. What comes behind one in the same read does not wait for the next read."""
+    frames = [(code, bytes((number,)) * size) for number, (code, size) in enumerate(sizes)]
+    wire, arriving = b"".join(served(*frame) for frame in frames), []
+    for cut in [*cuts, *[1 << 17] * 7]:
+        arriving += [piece for piece in (wire[:cut], BlockingIOError()) if piece]
+        wire = wire[cut:]
+    wrapped = Wrapped(room, arriving)
+    stream, read = PacketStream(WebSocket(wrapped), reads_in_frames=False), b""
+    waiting = list(writes)
+    while wrapped.arriving:
+        read += stream.read() or b""
+        if waiting:
+            stream.write(waiting.pop(0))
+    assert read == b"".join(body for code, body in frames if code in {CONTINUATION, BINARY})
+    wrapped.room = []
+    for data in (*waiting, b"the end"):  # what is still to be sent goes first
+        stream.write(data)
+    sent = frames_of_a_client(bytes(wrapped.sent))
+    assert b"".join(body for code, body in sent if code == BINARY) == b"".join(writes) + b"the end"
+    assert [body for code, body in sent if code == PONG] == [body for code, body in frames if code == PING]
+
+
+@pytest.mark.parametrize(("frame", "failure"), [
+    (served(CLOSE, b"\x03\xe8"), None), (served(1, b"text"), "0x81"), (served(BINARY, b"x", 0xC0), "0xC2"),
+    (b"\x82\x81keysx", "0x82"),
+], ids=["close", "text", "reserved bit", "mask"])  # fmt: skip
+def test_a_websocket_ends_with(frame: bytes, failure: str | None) -> None:
+    wrapped = Wrapped(arriving=[served(BINARY, b"before"), frame, b"behind"])
+    stream = PacketStream(WebSocket(wrapped), reads_in_frames=False)
+    assert stream.read() == b"before"
+    assert stream.read() == b""
+    assert (stream.failure is None) if failure is None else failure in str(stream.failure)
+    assert frames_of_a_client(bytes(wrapped.sent)) == ([] if failure else [(CLOSE, b"\x03\xe8")])
 
 
 def test_paho_sees_what_is_fed_to_it_and_nothing_else() -> None:
