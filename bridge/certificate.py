@@ -47,10 +47,10 @@ def validity_of_der(der: bytes) -> Validity:
 
 def shown_by(secured: ssl.SSLSocket | ssl.SSLObject) -> Validity | None:
     """The validity of the peer's certificate; None when it cannot be read. Does not block."""
-    der = secured.getpeercert(binary_form=True)
     try:
+        der = secured.getpeercert(binary_form=True)
         return None if der is None else validity_of_der(der)
-    except ValueError:
+    except ValueError:  # also of a connection that TLS has given up
         return None
 
 

@@ -21,6 +21,8 @@ from gateway.mqtt.errors import MqttRefusedError
 from gateway.mqtt.login import Login
 from gateway.mqtt.renewal import Renewals
 from gateway.mqtt.session import Session
+from gateway.mqtt.session_state import SessionState
+from tests.brokers import packets
 from tests.brokers.client import Client
 from tests.brokers.data_path import MemoryPath, make_settings
 from tests.brokers.mosquitto import Mosquitto
@@ -342,6 +344,20 @@ async def test_the_end_of_the_brokers_certificate_is_known(authority: Authority)
         assert session.server_certificate == validity(server.certificate)
     async with ScriptedBroker() as plain, running(plain) as (_, (session,)):
         assert session.server_certificate is None
+
+
+async def test_a_broker_that_takes_the_login_back_at_once_stops_no_session(authority: Authority) -> None:
+    """CONNACK and DISCONNECT in one read: the certificate of that connection is not to be had any more."""
+    server = authority.issue("broker")
+    async with (
+        ScriptedBroker(tls=server.server_context()) as broker,
+        running(broker, scheme="mqtts", tls={"ca_file": authority.ca_file}) as (_, (session,)),
+    ):
+        broker.rules.connack = packets.connack(properties=b"") + packets.disconnect(0x8B)
+        broker.link("gateway-0-0").transport.abort()
+        await until(lambda: len(broker.connects) >= 3, "it comes again")
+        broker.rules.connack = None
+        await until(lambda: session.state is SessionState.RUNNING, "it is taken")
 
 
 async def test_an_expired_certificate_of_the_broker_is_said_to_be_that(authority: Authority) -> None:

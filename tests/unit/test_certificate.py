@@ -1,6 +1,7 @@
 """Until when a certificate is good, read as ``cryptography`` reads it."""
 
 import datetime as dt
+import ssl
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,6 +55,8 @@ def test_of_the_other_side_it_is_read_from_the_connection(tmp_path: Path) -> Non
     assert shown_by(connection(der)) == Validity(BEGINS.timestamp(), ends.timestamp())
     assert shown_by(connection(der[:40])) is None
     assert shown_by(connection(None)) is None
+    given_up = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname="x")
+    assert shown_by(given_up) is None, "TLS has not begun, or has failed"
 
 
 def test_times_of_the_last_century(tmp_path: Path) -> None:
