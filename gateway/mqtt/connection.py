@@ -100,6 +100,7 @@ class Connection:
         self._keepalive = Keepalive(keepalive_s)
         self.messages = 0  # received
         self._answered = asyncio.Event()  # a PINGRESP came
+        self._completed = False  # PUBCOMP was sent since the last look: the broker's window has room for more
         self._served = 0  # type of the packet that paho looks at
         self._reuse_reported = False
         self.handshaking = True  # until SUBACK: a pause of reading applies once it has brought messages
@@ -189,6 +190,7 @@ class Connection:
             if ingest.answers:
                 stream.write(bytes(ingest.answers))
                 ingest.answers.clear()
+                self._completed = True
             if ingest.pongs >= self._keepalive.pings:
                 self._answered.set()
         finally:  # also after an error, so that the ledger counts every received message
@@ -405,17 +407,18 @@ class Connection:
         """Wait until the broker's queue for this session is empty. Call it after the subscriptions have ended.
 
         The queue moves as the window frees. So acknowledge everything, then ping: the broker writes in order, so its
-        answer comes behind every message that it could send. If none came, none is left.
+        answer comes behind every message that it could send. If none came, none is left. A message of QoS 2 takes its
+        room until PUBCOMP: after one, ping again.
         """
         while not self.ended.done():
             await self.settled()
             if self.ended.done():
                 return
-            before = self.messages
+            before, self._completed = self.messages, False
             self._answered.clear()
             self._send_ping()
             await self._answered.wait()
-            if self.messages == before and not self.unacked:
+            if self.messages == before and not self.unacked and not self._completed:
                 return
 
     # --- writing and keepalive ---------------------------------------------------------------------
