@@ -336,6 +336,7 @@ class Session:
 
         The session must be empty: EMQX loses unacknowledged messages when a session's expiry drops to 0.
         """
+        connection.read()  # its end, if that came behind the last answer: no DISCONNECT would arrive
         if connection.ended.done():  # it broke, so the broker's queue is unknown
             return False
         self._move(SessionState.ENDING)

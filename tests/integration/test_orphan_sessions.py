@@ -16,8 +16,9 @@ from gateway.data_dir.session_registry import SessionRecord
 from gateway.mqtt.orphans import Orphans, OrphanSession
 from gateway.mqtt.session import Session
 from tests.brokers.data_path import MemoryPath, make_settings
-from tests.brokers.packets import Type
+from tests.brokers.packets import PINGRESP, Type
 from tests.brokers.scripted import ScriptedBroker, publish
+from tests.brokers.scripted_link import Link
 from tests.waiting import until
 
 FAST = {"reconnect_initial": "20ms", "reconnect_max": "50ms"}
@@ -191,6 +192,28 @@ async def test_a_retirement_whose_connection_breaks_leaves_the_session_recorded(
         assert [record.client_id for record in worker.identity.registry.records] == ["gateway-0-0"]
         worker.path.producer.release()
         await worker.path.flow.drained()
+
+
+async def test_a_connection_that_ends_behind_the_last_answer_has_not_ended_the_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DISCONNECT does not reach the broker, which keeps the session: another connection has to end it."""
+    async with ScriptedBroker() as broker:
+        async with life(tmp_path, broker, 1, template="old-{}"):
+            pass
+        send, ended = Link.send, []
+
+        def then_close(link: Link, data: bytes) -> None:
+            send(link, data)
+            if data == PINGRESP and not ended:
+                ended.append(link)
+                link.transport.close()
+
+        monkeypatch.setattr(Link, "send", then_close)
+        async with life(tmp_path, broker, 1) as after:
+            await asyncio.wait_for(after.orphans.wait_ended(), 60)
+            assert ended
+            assert set(broker.sessions) == {"gateway-0-0"}
 
 
 async def test_another_client_on_an_orphans_id_is_left_alone(tmp_path: Path) -> None:
