@@ -38,6 +38,7 @@ class PacketStream:
         self.control = bytearray()  # whole packets for paho
         self._out = bytearray()  # not written yet
         self._back = b""  # read, and put back
+        self._is_at_end = False  # the last read met it behind its bytes
         self.closed = False
         self.failure: OSError | None = None  # why reading or writing ended, for the log
 
@@ -64,11 +65,11 @@ class PacketStream:
             return data
         # TLS gives a record at a time, and brokers put each packet into one of its own: read paced, one a tick would be
         # a message a tick (TLS took 5 s for 2,000). ``pending`` does not help: it knows the rest of this record only.
-        # At the end of the stream the next read says so again.
         frames, size = [data], len(data)
         while size < READ_BYTES and (data := self._receive()):
             frames.append(data)
             size += len(data)
+        self._is_at_end = data == b""  # the next read says so again
         return b"".join(frames)
 
     def _receive(self) -> bytes | None:
@@ -90,10 +91,10 @@ class PacketStream:
         self._back = data
 
     def pending(self) -> int:
-        """Bytes put back, and those that a TLS layer holds already decrypted: the descriptor will not become readable
-        for them."""
+        """Bytes put back, those that a TLS layer holds already decrypted, and an end that was read with bytes before
+        it: the descriptor will not become readable for them."""
         pending = getattr(self._wrapped, "pending", None)
-        return len(self._back) + (pending() if pending is not None else 0)
+        return len(self._back) + self._is_at_end + (pending() if pending is not None else 0)
 
     def write(self, data: bytes) -> None:
         """Queue bytes behind everything written before, and write what the socket takes now. Does not block."""

@@ -101,9 +101,9 @@ class WebSocket:
                 self._write()
 
     def pending(self) -> int:
-        """Bytes that a TLS layer holds already decrypted."""
+        """Bytes that a TLS layer holds already decrypted, and the end behind a close frame."""
         pending = getattr(self._socket, "pending", None)
-        return pending() if pending is not None else 0
+        return self._closed + (pending() if pending is not None else 0)
 
     def fileno(self) -> int:
         return self._socket.fileno()

@@ -187,6 +187,15 @@ def test_a_websocket_ends_with(frame: bytes, failure: str | None) -> None:
     assert frames_of_a_client(bytes(wrapped.sent)) == ([] if failure else [(CLOSE, b"\x03\xe8")])
 
 
+def test_an_end_that_was_read_with_bytes_before_it_is_pending() -> None:
+    """The server may wait for our answer to TLS's close_notify, or to a close frame: no other event comes."""
+    for wrapped in Wrapped(arriving=[b"a", b"", b""]), WebSocket(Wrapped(arriving=[served(BINARY, b"a") + b"\x88\0"])):
+        stream = PacketStream(wrapped, reads_in_frames=True)
+        assert stream.read() == b"a"
+        assert stream.pending()
+        assert stream.read() == b""
+
+
 def test_paho_sees_what_is_fed_to_it_and_nothing_else() -> None:
     stream = PacketStream(Wrapped(arriving=[b"PUBLISH"]), reads_in_frames=False)
     with pytest.raises(BlockingIOError):
