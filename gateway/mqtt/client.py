@@ -150,7 +150,7 @@ class Handshake:
             # paho's own time-out is one for each step, and for each byte of a WebSocket handshake.
             async with asyncio.timeout_at(self._deadline_s):
                 await _in_thread(work, client.abort)
-        except (OSError, ValueError, paho.WebsocketConnectionError) as error:
+        except (OSError, ValueError, IndexError, paho.WebsocketConnectionError) as error:
             raise reasons.connect_error(self._address, error, settings) from error
         if client.stream is None or client.stream.closed:
             raise ConnectError(f"{self._address} closed the connection at once.", "protocol")

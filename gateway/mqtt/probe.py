@@ -134,7 +134,7 @@ class _Visitor:
         try:
             self._client.connect(self._address.host, self._address.port, keepalive_s, **arguments)
             self._wait(lambda: self.result.code is not None)
-        except (OSError, ValueError, paho.WebsocketConnectionError) as error:
+        except (OSError, ValueError, IndexError, paho.WebsocketConnectionError) as error:
             self.result.error = reasons.connect_error(self._address, error, self._settings)
         self.result.seconds = time.monotonic() - began
         if self.result.error is None and self.result.code is None:

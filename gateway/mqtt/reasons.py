@@ -167,7 +167,9 @@ def connect_error(address: MqttAddress, error: Exception, settings: MqttSettings
         if address.websocket:
             advice = f"A firewall, a wrong address, or a wrong mqtt.websocket_path ({settings.websocket_path})?"
         return ConnectError(f"{address} did not answer within mqtt.connect_timeout. {advice}", "timeout")
-    if isinstance(error, WebsocketConnectionError):
+    if isinstance(error, IndexError):  # paho's, of an answer whose headers it cannot read
+        text = "WebSocket handshake error"
+    if isinstance(error, WebsocketConnectionError | IndexError):
         advice = f"Is this a WebSocket listener, and mqtt.websocket_path ({settings.websocket_path}) right?"
         return ConnectError(f"{address}: {text}. {advice}", "protocol")
     if isinstance(error, ConnectionResetError | BrokenPipeError | ConnectionAbortedError):

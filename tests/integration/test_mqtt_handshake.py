@@ -399,3 +399,16 @@ async def test_a_websocket_server_that_pings_is_answered_with_a_mask() -> None:
         made = path.session(client_id="gateway-0-0")
         async with path.running(made, start=False):
             await asyncio.wait_for(answered.wait(), 60)
+
+
+async def test_a_websocket_answer_that_paho_cannot_read_is_tried_again() -> None:
+    """HTTP allows a header without a space behind its colon; paho raises IndexError for it."""
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nSec-WebSocket-Accept:x\r\n\r\n")
+
+    async with played(play) as port, MemoryPath(settings_for(mqtt={"addresses": [f"ws://127.0.0.1:{port}"]})) as path:
+        made = path.session(client_id="gateway-0-0")
+        async with path.running(made, start=False):
+            await until(lambda: "WebSocket handshake error" in (made.problem or ""), "it is said")
