@@ -277,7 +277,7 @@ class Logins:
         wait."""
         try:
             outcome = await self._chain.ask(request)
-            if outcome.allow is not None and self._overtaken(request, seen):
+            while self._overtaken(request, seen):  # logins that came after the change wait here too
                 seen = _Seen(self._store.version, self._store.ban_version, self._chain.stamp(request))
                 if self._banned(request):
                     self._events.refused(request, "banned")

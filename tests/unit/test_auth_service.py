@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -593,17 +593,24 @@ class TestChangesInBetween:
             source.read()
         assert (await service.ask(login())).result == "deny", f"removed at read {moment}, and let in from the cache"
 
-    @manual_time
-    async def test_a_user_removed_while_it_is_verified_is_not_let_in(self) -> None:
+    @pytest.mark.parametrize(("changes", "reason"), [
+        (["remove"], "unknown"), (["remove", "add"], "verified"), (["add", "remove"], "unknown"),
+    ])  # fmt: skip
+    async def test_each_change_during_a_verification_counts(self, changes: list[str], reason: str) -> None:
+        """Also for logins that are asked after it, and wait for the same verification."""
         service, source = self.service()
         source.passwords["ada"] = "slow:right"
 
-        def remove() -> None:
-            source.users.clear()
-            service.store.version += 1
+        async def change() -> None:
+            if changes:
+                source.users.clear()
+                source.revision += 1
+                service.store.version += 1
+                if changes.pop(0) == "add":
+                    source.add("ada", "right")
 
-        (answer,) = await together(service, login(), meanwhile=remove)
-        assert answer.reason == "unknown"
+        service.hasher.gate = SimpleNamespace(wait=change)  # type: ignore[assignment]
+        assert (await service.ask(login())).reason == reason
 
     async def test_with_two_that_tell_changes_a_login_is_verified_as_usual(self) -> None:
         first, second = Stamped("users_file"), Stamped("database")
