@@ -137,7 +137,9 @@ class Connection(asyncio.Protocol):
         """The peer sends no more but may still read, except with TLS."""
         self._ending = True
         self._refused = False
-        self._stop_timer()
+        if not self._buffer_is_full:
+            self._stop_timer()
+        self._close_if_done()
         return not self._tls and bool(self._waiting)
 
     def pause_writing(self) -> None:

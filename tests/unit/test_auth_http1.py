@@ -1,13 +1,17 @@
 """Requests come out of bytes in any portions; what is ambiguous comes out as a refusal, and nothing after it."""
 
+import asyncio
 from collections.abc import Sequence
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.http.connection import Connection
 from gateway.http.http1 import HEAD_MAX, Head, Refusal, Request, RequestParser
 from tests.kinds import is_a
+from tests.unit.manual_time import manual_time
 
 HOST = b"host: a\r\n"
 
@@ -147,3 +151,19 @@ def test_a_head_that_never_ends_is_refused_however_it_comes() -> None:
             assert HEAD_MAX <= fed <= HEAD_MAX + 1
             return
     pytest.fail("a head of twice the bound is still read")
+
+
+@manual_time
+async def test_a_peer_that_sends_nothing_more_has_limited_time_to_read_its_answers() -> None:
+    site, transport = Mock(open_max=8, read_timeout_s=5.0), Mock()
+    site.respond.return_value = b"an answer"
+    transport.get_extra_info.return_value = None
+    transport.is_closing.return_value = False
+    connection = Connection(site, asyncio.get_running_loop())
+    connection.connection_made(transport)
+    connection.data_received(post(b"x"))
+    assert not connection.eof_received()
+    transport.close.assert_called_once_with()  # which waits until all is sent
+    await asyncio.sleep(5.1)
+    transport.abort.assert_called_once_with()
+    site.timed_out.assert_called_once_with(writing=True)
