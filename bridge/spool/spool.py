@@ -84,11 +84,13 @@ class Spool:
         self._thread.start(asyncio.get_running_loop())
         try:
             report = await self._thread.run(self._store.open)
-        except BaseException:
-            self._thread.stop()
+            self._replace_totals(await self._thread.run(self._store.totals))
+            self._topics = await self._thread.run(self._store.topics)
+        except BaseException as error:
+            # After a cancellation the thread goes on, perhaps for minutes, and then closes what it has opened.
+            self._thread.submit(self._store.close, lambda *_: None)
+            self._thread.stop(joins=not isinstance(error, asyncio.CancelledError))
             raise
-        self._replace_totals(await self._thread.run(self._store.totals))
-        self._topics = await self._thread.run(self._store.topics)
         if report.sentence:
             log.error("spool_damaged", lost_messages=report.lost_messages, exact=report.exact, detail=report.sentence)
         return report

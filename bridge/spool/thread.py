@@ -73,12 +73,13 @@ class SpoolThread:
         self._thread = threading.Thread(target=self._run, name="spool", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """Take no more jobs, and wait for the thread's end."""
+    def stop(self, *, joins: bool = True) -> None:
+        """Take no more jobs. ``joins``: wait for the thread's end."""
         if self._thread is not None and not self.stopping:
             self.stopping = True
             self._jobs.put(None)
-            self._thread.join()
+            if joins:
+                self._thread.join()
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``work`` in the thread; returns its result or raises its error."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,6 +17,7 @@ from bridge.errors import SpoolError
 from bridge.spool.adoption import adopt_spool
 from bridge.spool.record import SpoolBatch
 from bridge.spool.spool import Spool
+from tests.waiting import until
 
 MIB = 1 << 20
 
@@ -44,6 +47,30 @@ def open_files(folder: Path) -> list[Path]:
 
 def segment_sizes(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_size for path in folder.rglob("*.log")}
+
+
+async def test_an_opening_that_is_cancelled_holds_nothing_up_and_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool, may_go, opened_it = spool_at(tmp_path / "spool"), threading.Event(), threading.Event()
+    open_store = spool._store.open
+
+    def slowly() -> object:
+        may_go.wait(2)
+        report = open_store()
+        opened_it.set()
+        return report
+
+    monkeypatch.setattr(spool._store, "open", slowly)
+    opening = asyncio.create_task(spool.open())
+    await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert not opened_it.is_set(), "the event loop waited for it"
+    may_go.set()
+    await until(opened_it.is_set, "it is opened")
+    await until(lambda: not open_files(tmp_path), "it is closed")
 
 
 async def test_what_is_removed_leaves_the_disk_and_memory(tmp_path: Path) -> None:
