@@ -528,9 +528,7 @@ class Connection:
         if not self._is_left:
             self._is_left = True
             self.send_acknowledgements()
-            self._stream.write(
-                DISCONNECT_AND_END if end_session else DISCONNECT
-            )  # AND_END: the broker ends the session
+            self._stream.write(DISCONNECT_AND_END if end_session else DISCONNECT)  # AND_END: of the session, too
             self._loop.add_reader(self._stream.fileno(), self._discard)
         await asyncio.wait({self.ended}, timeout=FAREWELL_S)
         self.close()

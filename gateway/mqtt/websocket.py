@@ -14,6 +14,9 @@ from typing import Final
 _CONTINUATION, _BINARY, _CLOSE, _PING, _PONG = 0, 2, 8, 9, 10
 _FINAL: Final = 0x80
 _MASKED: Final = 0x80
+_MOST: Final = {_CONTINUATION: 127, _BINARY: 127, _CLOSE: 125, _PING: 125, _PONG: 125}
+"""The length that a frame's second byte may say, for the mask's bit is 0. Control frames are short (section 5.5): they
+are kept until they are complete."""
 _LENGTHS: Final = {126: 2, 127: 8}  # bytes of the length that follows instead
 
 
@@ -56,7 +59,7 @@ class WebSocket:
             if len(data) - at < 2:
                 break
             code, length = data[at] & 0x7F, data[at + 1]  # with reserved bits, and with the mask's: neither is allowed
-            if code not in {_CONTINUATION, _BINARY, _CLOSE, _PING, _PONG} or length & _MASKED:
+            if length > _MOST.get(code, -1):
                 raise ConnectionAbortedError(f"the server sent a WebSocket frame 0x{data[at]:02X} that MQTT cannot use")
             begin = at + 2 + _LENGTHS.get(length, 0)
             if len(data) < begin:

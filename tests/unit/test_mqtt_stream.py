@@ -176,8 +176,8 @@ def test_a_websocket_carries_both_directions_however_they_are_cut(
 
 @pytest.mark.parametrize(("frame", "failure"), [
     (served(CLOSE, b"\x03\xe8"), None), (served(1, b"text"), "0x81"), (served(BINARY, b"x", 0xC0), "0xC2"),
-    (b"\x82\x81keysx", "0x82"),
-], ids=["close", "text", "reserved bit", "mask"])  # fmt: skip
+    (b"\x82\x81keysx", "0x82"), (b"\x89\x7f\x7f" + bytes(7), "0x89"),
+], ids=["close", "text", "reserved bit", "mask", "long ping"])  # fmt: skip
 def test_a_websocket_ends_with(frame: bytes, failure: str | None) -> None:
     wrapped = Wrapped(arriving=[served(BINARY, b"before"), frame, b"behind"])
     stream = PacketStream(WebSocket(wrapped), reads_in_frames=False)
