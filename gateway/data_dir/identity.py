@@ -116,14 +116,14 @@ class Identity:
                 self.registry.forget(client_id)
             self.registry.record(records)
 
-    def recorded_elsewhere(self) -> frozenset[str]:
-        """The client ids of sessions of all other slots, which this slot must not end."""
-        client_ids: set[str] = set()
+    def recorded_elsewhere(self) -> dict[str, SessionRecord]:
+        """The sessions of all other slots by client id. This slot must not end them."""
+        found: dict[str, SessionRecord] = {}
         for slot in slots(self._directory) - {self._worker}:
             other = SessionRegistry(sessions_path(self._directory, slot))
             other.load(put_aside=False)
-            client_ids.update(record.client_id for record in other.records)
-        return frozenset(client_ids)
+            found.update((record.client_id, record) for record in other.records)
+        return found
 
     def confirm_cluster(self, cluster_id: str | None) -> None:
         """Record Kafka's cluster id the first time, and compare it later. Raises IdentityError for another cluster.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -50,15 +50,20 @@ class Plan:
 
 
 def plan_sessions(
-    recorded: Iterable[SessionRecord], wanted: Sequence[SessionRecord], *, persistent: bool, elsewhere: Collection[str]
+    recorded: Iterable[SessionRecord],
+    wanted: Sequence[SessionRecord],
+    *,
+    persistent: bool,
+    elsewhere: Mapping[str, SessionRecord],
 ) -> Plan:
-    """Decide from the recorded sessions and the settings. ``elsewhere``: client ids of the other slots.
+    """Decide from the recorded sessions and the settings. ``elsewhere``: the records of the other slots by client id.
+    A client id may come from one of them, with the filters that its session has.
 
     Without ``persistent``, sessions end with their connections. Older ones of the same client ids end at the first
     clean connect.
     """
     present = {record.client_id: record for record in wanted}
-    merged = dict(present) if persistent else {}
+    merged = {name: _with_filters(new, elsewhere.get(name)) for name, new in present.items()} if persistent else {}
     forget, orphans, left_behind = [], [], []
     for old in recorded:
         new = present.get(old.client_id)
@@ -67,11 +72,17 @@ def plan_sessions(
         elif new is None or not persistent:
             forget.append(old.client_id)
         elif set(old.addresses) & set(new.addresses):
-            earlier = tuple(text for text in old.filters if text not in new.filters)
-            merged[old.client_id] = replace(new, filters=new.filters + earlier)
+            merged[old.client_id] = _with_filters(merged[old.client_id], old)
         else:
             left_behind.append(old)  # at another broker
     return Plan(tuple(merged.values()), tuple(forget), tuple(orphans), tuple(left_behind))
+
+
+def _with_filters(new: SessionRecord, old: SessionRecord | None) -> SessionRecord:
+    """``new`` with the filters of ``old`` behind its own, if both are at one broker."""
+    if old is None or not set(old.addresses) & set(new.addresses):
+        return new
+    return replace(new, filters=tuple(dict.fromkeys(new.filters + old.filters)))
 
 
 class OrphanSession(Session):

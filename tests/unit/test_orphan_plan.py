@@ -20,6 +20,7 @@ def record(name: str, *filters: str, addresses: tuple[str, ...] = HERE) -> Sessi
 
 P0, P1, OLD = record("p-0"), record("p-1"), record("old-0")
 BEFORE, AFTER = record("p-0", "a/#", "b/#"), record("p-0", "b/#", "c/#")
+P2 = record("p-2", "b/#", "c/#")
 AWAY, ONE_NODE_MORE = record("p-0", addresses=THERE), replace(P0, addresses=HERE[:1])
 # What is recorded and wanted, and what is then recorded, forgotten, an orphan, and left behind.
 PLANS = {
@@ -28,6 +29,7 @@ PLANS = {
     # A crash between SUBSCRIBE and UNSUBSCRIBE must not make the next life forget what the broker still has.
     "filters of before stay until they are left": ([BEFORE], [AFTER], [record("p-0", "b/#", "c/#", "a/#")], [], [], []),
     "what another slot has is forgotten here": ([record("p-2")], [P0], [P0], ["p-2"], [], []),
+    "one that was another slot's has that slot's filters": ([], [P2], [record("p-2", "b/#", "c/#", "a/#")], [], [], []),
     "the same id at another broker is left behind": ([AWAY], [P0], [P0], [], [], [AWAY]),
     "one node more is the same broker": ([ONE_NODE_MORE], [P0], [P0], [], [], []),
     "a worker that retires has orphans alone": ([P0, P1], [], [], [], [P0, P1], []),
@@ -37,12 +39,12 @@ PLANS = {
 @pytest.mark.parametrize("case", PLANS)
 def test_what_becomes_of_recorded_sessions(case: str) -> None:
     recorded, wanted, *expected = PLANS[case]
-    plan = plan_sessions(recorded, wanted, persistent=True, elsewhere={"p-2"})
+    plan = plan_sessions(recorded, wanted, persistent=True, elsewhere={"p-2": record("p-2", "a/#", "b/#")})
     assert [list(plan.record), list(plan.forget), list(plan.orphans), list(plan.left_behind)] == expected
 
 
 def test_without_persistence_the_own_ones_end_by_themselves_and_the_others_are_fetched() -> None:
-    plan = plan_sessions([P0, OLD], [P0], persistent=False, elsewhere=frozenset())
+    plan = plan_sessions([P0, OLD], [P0], persistent=False, elsewhere={})
     assert (plan.record, plan.forget, plan.orphans) == ((), ("p-0",), (OLD,))
 
 
