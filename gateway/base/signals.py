@@ -37,10 +37,14 @@ class StopSignals:
     The handlers run in the event loop. A blocked loop sees no signal: only SIGKILL ends such a process.
     """
 
-    def __init__(self, stop: StopRequest, hangup: Callable[[], None] | None = None) -> None:
-        """``hangup`` is called for SIGHUP; without it that signal stops as SIGTERM does."""
+    def __init__(
+        self, stop: StopRequest, hangup: Callable[[], None] | None = None, *, forces: Callable[[], bool] = lambda: True
+    ) -> None:
+        """``hangup`` is called for SIGHUP; without it that signal stops as SIGTERM does. ``forces`` says whether a
+        second signal ends the stop at once; otherwise it does nothing."""
         self._stop = stop
         self._hangup = hangup
+        self._forces = forces
         self.received: signal.Signals | None = None  # the first signal that came
         self._previous: dict[signal.Signals, Callable[[int, FrameType | None], object] | int | None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -73,7 +77,7 @@ class StopSignals:
             verb = _SIGNALS[number]
             _log.info("stop_signal_received", signal=number.name, verb=verb.value)
             self._stop.request(verb)
-        elif not self._stop.forced:
+        elif not self._stop.forced and self._forces():
             _log.warning("second_signal_received", signal=number.name, consequence="stopping without draining")
             self._stop.force()
 

@@ -13,9 +13,9 @@ From the worker, by the value of ``say``:
     reloaded           the step ``number`` is done, or failed with ``sentence``; ``remarks`` are for the operator
 
 From the supervisor: the settings (before anything else), ``go`` (a successor may take the slot; others take it at
-once), ``ask`` (``number``, ``path`` and ``accept`` of an HTTP request), and ``reload`` (``number``, ``step`` and
-``settings`` of a reload; ``gateway.worker.reload`` has the steps). Stopping goes by signal, which works from a
-process's first moment on.
+once), ``ask`` (``number``, ``path`` and ``accept`` of an HTTP request), ``reload`` (``number``, ``step`` and
+``settings`` of a reload; ``gateway.worker.reload`` has the steps), and ``hasten`` (drain no longer). Stopping goes by
+signal, which works from a process's first moment on.
 
 The channel ends with either process: a worker without a supervisor stops in order.
 """

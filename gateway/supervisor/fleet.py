@@ -27,7 +27,6 @@ _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("supervisor")
 _PING_S: Final = 10.0
 _PINGS: Final = 3
 _PINGS_LOADING: Final = 6
-_APART_S: Final = 0.1  # between two signals to a worker: equal ones are merged until it has taken the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,12 +220,10 @@ class Fleet:
         return await self._stop_all(list(self._spawner), verb)
 
     async def hasten(self) -> None:
-        """Ends them at once, without draining; for a stop in progress. Each worker's signal is its second, never its
-        first, which would only begin an orderly stop."""
+        """Ends them at once, without draining; for a stop in progress."""
         await self._told.wait()
-        await asyncio.sleep(_APART_S)
         for worker in self._spawner:
-            worker.stop(signal.SIGTERM)
+            worker.hasten()
 
     async def _stop_all(self, workers: Iterable[WorkerProcess], verb: StopVerb) -> Stopped:
         """Tells workers to stop, if that is not done yet, and waits. Only holders of a slot are told to retire."""

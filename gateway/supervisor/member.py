@@ -46,6 +46,7 @@ class Membership:
 
     def __init__(self, sock: socket.socket, settings: Settings, *, retiring: bool, successor: bool) -> None:
         self.retiring = retiring
+        self.is_orphan = False  # the supervisor has ended
         self._socket = sock
         self._settings = settings
         self._stop: StopRequest | None = None
@@ -147,10 +148,13 @@ class Membership:
     # --- messages from the supervisor ---
 
     def _take_message(self, message: Message) -> None:
-        """Begin what the supervisor says: go, a question (``ask``), or a step of a reload."""
+        """Begin what the supervisor says: go, an immediate stop, a question (``ask``), or a step of a reload."""
         match message:
             case {"say": "go"}:
                 self._go.set()
+            case {"say": "hasten"}:
+                assert self._stop is not None
+                self._stop.force()
             case {"say": "ask", "number": int(number), "path": str(path), "accept": str(accept)}:
                 self._begin(self._answer(number, path, accept), f"answer {path}")
             case {"say": "reload", "number": int(number), "step": str(step), "settings": settings}:
@@ -186,6 +190,7 @@ class Membership:
 
     def _lost(self) -> None:
         assert self._stop is not None
+        self.is_orphan = True
         if not self._stop.requested:
             _log.warning("supervisor_gone", consequence="this worker stops; its sessions wait for the next one")
             self._stop.request(StopVerb.RESTART)

@@ -183,6 +183,12 @@ class WorkerProcess:
         if self.alive:
             os.kill(self.pid, number)  # it is not reaped yet, so no other process has its id
 
+    def hasten(self) -> None:
+        """Ends its stop at once, without draining. The signal is for a process without a channel."""
+        if self._channel is not None:
+            self._channel.send(say="hasten")
+        self.stop()
+
     def kill(self) -> None:
         """Ends it at once, as a failure."""
         if self.alive:

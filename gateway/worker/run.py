@@ -36,7 +36,10 @@ async def run_worker(
     """
     stop = StopRequest()
     alone = None if reload is None else reload()
-    signals = StopSignals(stop, None if alone is None else alone.ask)
+    # systemd signals every process of a service: the supervisor's own signal is then a worker's second.
+    signals = StopSignals(
+        stop, None if alone is None else alone.ask, forces=lambda: membership is None or membership.is_orphan
+    )
     with signals:
         try:
             worker = Worker(settings, stop, membership, retiring=retiring)
