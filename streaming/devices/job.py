@@ -49,8 +49,8 @@ from streaming.silver.schema import signals_of
 
 QUERY: Final = "devices"
 _BATCH: Final = {"maxFilesPerTrigger": "200", "maxBytesPerTrigger": "64m"}
-"""What a batch reads of silver, and at least a file: a shard has its part of it in memory. 64 MB are one to three million
-readings; after ``maintain`` 200 files are 25 GB."""
+"""What a batch reads of silver, and at least a file: a shard has its part of it in memory. 64 MB are one to three
+million readings; after ``maintain`` 200 files are 25 GB."""
 _BATCHES_WITHOUT_DATA: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 _MOST_NAMES: Final = 10_000  # by which files of ``devices`` are passed over; beyond, nearly all files have one
 
