@@ -133,6 +133,9 @@ class Dispatcher:
         self.caches: list[dict[bytes, Entry]] = [{} for _ in range(16)]
         self.received_ms = 0  # of the read; the ingest sets it
         self.delivery_prefix = b""  # of the delivery ids; the session sets it
+        self.receives: Callable[[str, str], bool] = lambda _group, _topic: (
+            True
+        )  # whether a group certainly gets a topic
         self.clamped = 0  # records whose interceptor set a timestamp too far ahead
         self._older: list[dict[bytes, Entry]] = [{} for _ in range(16)]
         self._young = self._old = 0  # entries of caches and of _older, together at most _most
@@ -258,7 +261,7 @@ class Dispatcher:
         return self._accumulator.slot(route.name, qos, kafka_topic, partition_for(key, partitions))
 
     def _is_others(self, route: Route, topic: str) -> bool:
-        """Whether sessions of another group receive this message too, and take it.
+        """Whether the message is also for sessions of another group, which take it.
 
         If no filter of this group matches the message, the broker queued it under earlier settings and delivers it to
         this session only."""
@@ -281,7 +284,8 @@ class Dispatcher:
             self._accumulator.current.filtered += 1
             self._filtered("", STATUS if topic.startswith("gateways/") else NO_ROUTE)
             return
-        if self._is_others(route, topic):
+        is_others = self._is_others(route, topic)
+        if is_others and self.receives(route.group, topic):
             self._accumulator.current.filtered += 1
             self._filtered(route.name, OTHER_GROUP)
             return
@@ -293,7 +297,9 @@ class Dispatcher:
         try:
             plan = route.for_topic(topic)
             if chain is not None:
-                known = self._remember(topic_bytes, _Known(topic, route, chain, plan))
+                known = _Known(topic, route, chain, plan)
+                if not is_others:  # else each message asks again who takes it
+                    self._remember(topic_bytes, known)
                 self._intercept(known, flags, raw_properties, payload)
                 return
             resolved = route.for_message(plan, view)
@@ -339,13 +345,12 @@ class Dispatcher:
 
     # --- interceptors ------------------------------------------------------------------------------
 
-    def _remember(self, topic_bytes: bytes, known: _Known) -> _Known:
-        """Keep and return what is known of a topic, unless its name is long. Clears a full cache first."""
+    def _remember(self, topic_bytes: bytes, known: _Known) -> None:
+        """Keep what is known of a topic, unless its name is long. Clears a full cache first."""
         if len(topic_bytes) <= REMEMBERED_BYTES:
             if len(self._known) >= self._half:
                 self._known.clear()
             self._known[topic_bytes] = known
-        return known
 
     def _intercept(self, known: _Known, flags: int, raw: bytes, payload: bytes) -> None:
         """Build the record, run the chain, and place the resulting records."""

@@ -5,6 +5,7 @@ command_share.py     the part of the MQTT connection that belongs to one ``[[com
 command_topics.py    whether the Kafka topics of commands can keep what is promised; makes the status topic
 command_view.py      what is said about one ``[[commands]]``: log lines, metrics, problems, and /status
 commanding.py        commands in a worker: for each ``[[commands]]`` a group member, a dispatcher, and what is around it
+copies.py            which group takes a message that the sessions of two receive, also while a subscription is new
 kafka_side.py        the Kafka side of a worker: login, topics, partitions, the sender
 mqtt_side.py         the MQTT side of a worker: its groups of sessions, and the sessions of earlier settings
 outward.py           the gateway's own tokens: made from settings, renewed, and closed at the end

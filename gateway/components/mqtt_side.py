@@ -16,6 +16,7 @@ from config.settings import Settings
 from gateway.base.group_plan import group_plans, orphan_plan
 from gateway.base.lifecycle import Component
 from gateway.base.metrics import Metrics
+from gateway.components.copies import Copies
 from gateway.components.session_group import SessionGroup, Shared
 from gateway.data_dir.identity import Identity
 from gateway.data_dir.session_registry import SessionRecord
@@ -39,6 +40,7 @@ class MqttSide:
         self._route_stops = route_stops
         self._retiring = retiring
         self.groups = [SessionGroup(plan, shared, number) for number, plan in enumerate(group_plans(settings))]
+        self._copies = Copies(tuple(self.groups), shared.failed)
         self._orphan_group: SessionGroup | None = None
         self._planned = [session for group in self.groups for session in group.sessions]
         self.sessions = [] if retiring else self._planned  # those that connect
@@ -70,6 +72,9 @@ class MqttSide:
         lost.begins(record.client_id for record in records if registry.get(record.client_id) is None)
         self.orphans.recall(identity, records, self._settings, self.make_orphan, retiring=self._retiring)
         lost.keeps(record.client_id for record in registry.records)  # the end of others is no loss
+        if not self._retiring:
+            self._copies.look()
+            self._copies.establish()
 
     def make_orphan(self, record: SessionRecord, turns: asyncio.Semaphore, ended: Callable[[], None]) -> OrphanSession:
         """A session of earlier settings; the arguments are OrphanSession's. All of them share a group of their own."""
@@ -83,6 +88,7 @@ class MqttSide:
         """Does nothing: the sessions are components of their own."""
 
     async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - nothing to wait for
+        await self._copies.close()
         for group in self.groups:
             await group.close()
 
@@ -194,6 +200,8 @@ class MqttSide:
         answers = await asyncio.gather(
             *(session.subscribe(wanted[session]) for session in sessions), return_exceptions=True
         )
+        if not any(isinstance(answer, BaseException) for answer in answers):
+            self._copies.establish()
         return {session.plan.name: answer for session, answer in zip(sessions, answers, strict=True)}
 
     async def unsubscribe_stale(self) -> dict[str, Exception]:
@@ -211,6 +219,7 @@ class MqttSide:
         for group in self.groups:
             group.adopt(orphan_plan(settings) if group is self._orphan_group else plans[group.number], self._shared)
             group.hold_to(self._route_stops)
+        self._copies.look()
 
 
 def _subscribed(session: Session) -> int:

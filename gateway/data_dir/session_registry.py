@@ -26,7 +26,8 @@ class SessionRecord:
     """The data to resume a session without the settings that made it.
 
     ``session`` is its label within the worker. ``filters`` are those of its subscriptions, including ``$share``. One of
-    ``addresses`` has the session.
+    ``addresses`` has the session. ``established`` are the filters under which copies for other groups may be dropped
+    (``gateway.components.copies``); an older file does not name them, and all are.
     """
 
     client_id: str
@@ -34,6 +35,12 @@ class SessionRecord:
     filters: tuple[str, ...]
     protocol: str
     addresses: tuple[str, ...]
+    established: tuple[str, ...] = ()
+
+    @property
+    def group(self) -> str:
+        """The name of its session group."""
+        return self.session.rpartition("-")[0]
 
     @classmethod
     def parse(cls, values: dict[str, Any]) -> Self:
@@ -44,6 +51,7 @@ class SessionRecord:
             tuple(values["filters"]),
             values["protocol"],
             tuple(values["addresses"]),
+            tuple(values.get("established", values["filters"])),
         )
 
 

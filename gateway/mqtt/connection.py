@@ -39,6 +39,8 @@ BUSY_READ_BYTES = 64 * 1024  # a read of that size is followed by another at onc
 PROTOCOL_ERROR = 0x82  # paho's code for a packet that it cannot parse
 MOST_IDS = 65_535  # the number of packet ids, and so the most unacknowledged messages
 MAX_READS = 64  # most reads in one turn from a TLS layer with more data
+LOOK_S = 1.0  # between two looks for room in the broker's window
+LOOKS = 3  # so many in a row find room: a broker that fetches its queue from a disk may answer a ping before it does
 
 
 class Connection:
@@ -316,6 +318,12 @@ class Connection:
         """Messages of QoS 1 and 2 received and not acknowledged."""
         return self._in_spans + len(self._ingest.ids) + len(self._ingest.ids2)
 
+    @property
+    def _unreleased(self) -> int:
+        """Messages of QoS 2 between PUBREC and PUBREL."""
+        ingest = self._ingest
+        return max(0, len(ingest.qos2) - len(ingest.ids2) - (ingest.handed2 - self._released2))
+
     def hand_over(self, span: Span) -> None:
         """Give ``span`` the packet ids collected since the last call: it releases them when it is durable."""
         ingest = self._ingest
@@ -420,6 +428,27 @@ class Connection:
             await self._answered.wait()
             if self.messages == before and not self.unacked and not self._completed:
                 return
+
+    async def emptied(self) -> bool:
+        """Wait until the broker's queue for this session was empty for a moment, while messages flow. False: the
+        connection has ended before.
+
+        A broker queues only what its window has no room for. As it answers a ping, at most this is in the window: what
+        was unacknowledged as the ping was sent, and what came before the answer. The window is at least as large as the
+        most that was ever unacknowledged.
+        """
+        looks = 0
+        while looks < LOOKS:
+            await asyncio.sleep(LOOK_S)
+            if self.ended.done():
+                return False
+            before = self.acknowledged - self._unsent - self._unreleased  # these have left the window
+            self._answered.clear()
+            self._send_ping()
+            await self._answered.wait()
+            in_window = self.acknowledged + self.unacked - before
+            looks = looks + 1 if in_window < max(1, self._most_unacked) else 0
+        return not self.ended.done()
 
     # --- writing and keepalive ---------------------------------------------------------------------
 

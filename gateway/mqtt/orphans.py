@@ -63,26 +63,37 @@ def plan_sessions(
     clean connect.
     """
     present = {record.client_id: record for record in wanted}
-    merged = {name: _with_filters(new, elsewhere.get(name)) for name, new in present.items()} if persistent else {}
+    found = {record.client_id: record for record in recorded}
     forget, orphans, left_behind = [], [], []
-    for old in recorded:
+    for old in found.values():
         new = present.get(old.client_id)
         if new is None and old.client_id not in elsewhere:
             orphans.append(old)
         elif new is None or not persistent:
             forget.append(old.client_id)
-        elif set(old.addresses) & set(new.addresses):
-            merged[old.client_id] = _with_filters(merged[old.client_id], old)
-        else:
-            left_behind.append(old)  # at another broker
-    return Plan(tuple(merged.values()), tuple(forget), tuple(orphans), tuple(left_behind))
+        elif not _at_one_broker(old, new):
+            left_behind.append(old)
+    record = _records(wanted, (elsewhere, found)) if persistent else ()
+    return Plan(record, tuple(forget), tuple(orphans), tuple(left_behind))
 
 
-def _with_filters(new: SessionRecord, old: SessionRecord | None) -> SessionRecord:
-    """``new`` with the filters of ``old`` behind its own, if both are at one broker."""
-    if old is None or not set(old.addresses) & set(new.addresses):
-        return new
-    return replace(new, filters=tuple(dict.fromkeys(new.filters + old.filters)))
+def _records(
+    wanted: Sequence[SessionRecord], known: Sequence[Mapping[str, SessionRecord]]
+) -> tuple[SessionRecord, ...]:
+    """The ``wanted`` records, with the filters of ``known`` ones behind their own. Established are those that were, and
+    all in a single group."""
+    is_single = len({new.group for new in wanted}) == 1
+    records = []
+    for new in wanted:
+        olds = [old for one in known if (old := one.get(new.client_id)) and _at_one_broker(old, new)]
+        filters = dict.fromkeys(text for one in (new, *olds) for text in one.filters)
+        established = [text for text in new.filters if is_single or any(text in old.established for old in olds)]
+        records.append(replace(new, filters=tuple(filters), established=tuple(established)))
+    return tuple(records)
+
+
+def _at_one_broker(one: SessionRecord, other: SessionRecord) -> bool:
+    return not set(one.addresses).isdisjoint(other.addresses)
 
 
 class OrphanSession(Session):

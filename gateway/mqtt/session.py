@@ -30,7 +30,7 @@ from gateway.mqtt.errors import ConnectError, MqttRefusedError
 from gateway.mqtt.ingest import Ingest
 from gateway.mqtt.retry import Pause, Retry, Siblings
 from gateway.mqtt.servers import SERVER_MOVED, Redirection, Servers
-from gateway.mqtt.session_state import ACCEPTED, STOPPING, SUBSCRIBED, TRANSITIONS, SessionState
+from gateway.mqtt.session_state import ACCEPTED, RECEIVING, STOPPING, SUBSCRIBED, TRANSITIONS, SessionState
 
 if TYPE_CHECKING:
     from paho.mqtt.reasoncodes import ReasonCode
@@ -138,6 +138,7 @@ class Session:
         self.server_certificate: Validity | None = None  # of the broker, at the last accepted connection
         self._tried_again = False  # with another token, since the last connection that stood
         self.standing = asyncio.Event()  # while its state is RUNNING
+        self.absent: Callable[[Session], None] = lambda _: None  # called when the broker does not have the session
         self.problem: str | None = "not connected yet"
 
     # --- what others read --------------------------------------------------------------------------
@@ -181,6 +182,11 @@ class Session:
     def subscribed(self) -> bool:
         """Whether the broker has granted the filters on the present connection."""
         return self.state in SUBSCRIBED and self._connection is not None
+
+    @property
+    def receives(self) -> bool:
+        """Whether what matches the filters comes on the present connection."""
+        return self.state in RECEIVING and self.connected
 
     @property
     def unacked(self) -> int:
@@ -492,7 +498,8 @@ class Session:
             # First, so that the next life knows every filter that the broker may have for this session. Sorted: the
             # way back from a full disk then has nothing to write.
             filters = sorted(self._held_filters.union(one.filter for one in new))
-            registry.record([replace(self.record, filters=tuple(filters))])
+            established = sorted(self.established.difference(one.filter for one in new))
+            registry.record([replace(self.record, filters=tuple(filters), established=tuple(established))])
         self.plan = replace(self.plan, subscriptions=subscriptions)
         if not new:
             return self.subscribed
@@ -514,6 +521,30 @@ class Session:
         connection = self._connection
         if connection is not None and self.state is SessionState.RUNNING:
             await self._drop_stale_filters(connection)
+
+    @property
+    def established(self) -> set[str]:
+        """The filters under which copies for other groups may be dropped: all, where no record is kept."""
+        registry = self._data_path.registry
+        record = registry.get(self.plan.client_id) if registry is not None else None
+        wanted = {subscription.filter for subscription in self.plan.subscriptions}
+        return wanted if record is None else wanted.intersection(record.established)
+
+    def establish(self, filters: tuple[str, ...]) -> None:
+        """Record which filters are established. Raises OSError if the disk fails."""
+        registry = self._data_path.registry
+        record = registry.get(self.plan.client_id) if registry is not None else None
+        if registry is not None and record is not None:
+            registry.record([replace(record, established=filters)])
+
+    async def emptied(self) -> None:
+        """Wait until the broker has had nothing queued for this session since the call, as ``Connection.emptied`` finds
+        it; without a connection, for the next one."""
+        while True:
+            await self.standing.wait()
+            connection = self._connection
+            if connection is not None and await connection.emptied():
+                return
 
     @property
     def shown(self) -> Shown | None:
@@ -575,6 +606,7 @@ class Session:
         self._window = handshake.window
         if not handshake.session_present:
             self._note_absent()
+            self.absent(self)
             self._ingest.qos2.clear()  # a new session has none of the old one's exchanges
         return handshake, connection
 

@@ -71,5 +71,8 @@ ACCEPTED: Final = frozenset({_S.SUBSCRIBING, _S.RUNNING, _S.RENEWING, _S.DRAININ
 SUBSCRIBED: Final = ACCEPTED - {_S.SUBSCRIBING}
 """Messages come: the broker has granted the filters, or kept them from an earlier connection."""
 
+RECEIVING: Final = frozenset({_S.RUNNING, _S.RENEWING, _S.DRAINING})
+"""The broker has granted the filters on the present connection, and keeps them."""
+
 STOPPING: Final = frozenset({_S.DRAINING, _S.UNSUBSCRIBING, _S.ENDING, _S.ENDED, _S.STOPPED})
 """No further connection follows, except for a session of earlier settings."""

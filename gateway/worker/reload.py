@@ -6,8 +6,8 @@
     roll back   instead of ``finish``: the former settings again
 
 No message is lost. The new routes exist before the first message of a new filter arrives. The former routes stand
-behind them, for messages that the broker queued under former filters (`Router.before`). Only where filters of two
-session groups begin to overlap, what the broker queued for one of them is dropped without another copy.
+behind them, for messages that the broker queued under former filters (`Router.before`). A session drops no message that
+another group may not have received (`gateway.components.copies`).
 
 No order is lost. Some routes may move a topic to another partition (`bridge.routing.change`). They hold their messages
 until every message received before is durable.

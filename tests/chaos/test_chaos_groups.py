@@ -74,8 +74,7 @@ def test_alarms_are_in_kafka_at_once_while_a_backlog_of_telemetry_drains(
     assert gateway.stop() == -15, "the sessions stay, and queue what comes"
     broker.start_load(1)
     broker.burst(BACKLOG)
-    wait_until(lambda: broker.call(lambda: sum(len(s.queue) for s in broker.broker.sessions.values())) >= BACKLOG,
-               "the backlog is there")  # fmt: skip
+    wait_until(lambda: broker.waiting() >= BACKLOG, "the backlog is there")
     published = broker.stop_load()
     gateway.start(ready=False)
     wait_until(gateway.running, "it drains")
@@ -92,6 +91,44 @@ def test_alarms_are_in_kafka_at_once_while_a_backlog_of_telemetry_drains(
     case.finish(published, copies=math.inf, ordered=False)
     assert median <= max(AT_ONCE_MS, drained_s * 1000 / 10)
     assert p99 <= drained_s * 1000 / 2
+
+
+@pytest.mark.parametrize("way", ["reload", "restart", "crash"])
+def test_what_waits_while_its_route_gets_sessions_of_its_own_is_written(
+    make_case: MakeCase, unique: str, way: str
+) -> None:
+    """The broker has queued it for the other sessions alone, which later drop copies of the same topics."""
+    other = {"name": "other", "filters": ["other/#"], "topic": unique, "group": "alarms"}
+    own = {"name": "own", "filters": ["devices/+/telemetry"], "topic": unique, "group": "alarms"}
+    every = {"name": "every", "filters": ["devices/#"], "topic": unique}
+    slow = in_order(max_inflight=8)  # so that the queue lasts
+    if way == "reload":
+        case = make_case(slow, workers=1, mqtt=ALARM_SESSIONS, routes=[other, every])
+    else:
+        case = make_case(slow, workers=1, routes=[every])
+        assert case.gateway.stop() == -15, "the sessions stay, and queue what comes"
+    broker, gateway = case.broker, case.gateway
+    broker.start_load(500)
+    broker.burst(10_000)
+    wait_until(lambda: broker.waiting() > 5000, "a queue")
+    gateway.configure(mqtt=ALARM_SESSIONS, routes=[own, {**every, "topic": f"{unique}-rest"}])
+    if way == "reload":
+        gateway.commanded("reload")
+    else:
+        gateway.start()
+    if way == "crash":
+        case.kill()
+        gateway.start()
+    assert broker.waiting() > 1000, "the queue lasts"
+    first = broker.stop_load()
+    established = {"group": "alarms", "filters": ["$share/gateway/devices/+/telemetry"]}
+    wait_until(
+        lambda: any(established.items() <= event.items() for event in gateway.events("filters_established")),
+        f"the queues were empty; {gateway.tail()}", 60,
+    )  # fmt: skip
+    broker.start_load(500, counts=first)
+    case.flows(1000)
+    case.finish(copies=sum(first.values()), ordered=False)
 
 
 def test_alarms_are_acknowledged_while_telemetry_cannot_be_written(

@@ -151,6 +151,10 @@ class ThreadedBroker:
         """Devices' messages that came while nobody was subscribed."""
         return self.call(lambda: sum(message.topic.startswith("devices/") for message in self.broker.unrouted))
 
+    def waiting(self) -> int:
+        """Messages that wait for room in a session's window."""
+        return self.call(lambda: sum(len(session.queue) for session in self.broker.sessions.values()))
+
     def drained(self) -> bool:
         """Whether every message was acknowledged by the gateway."""
         return self.call(lambda: not any(s.flying or s.queue for s in self.broker.sessions.values()))

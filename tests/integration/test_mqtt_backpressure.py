@@ -1,12 +1,14 @@
 """What must never stop: the window's places are freed on every way out, and pings go on whatever waits."""
 
+import asyncio
 import time
 
 import pytest
 
+from gateway.mqtt.connection import LOOKS
 from tests.brokers.data_path import one_session
-from tests.brokers.packets import Message
-from tests.brokers.scripted import ScriptedBroker
+from tests.brokers.packets import Message, Type
+from tests.brokers.scripted import ScriptedBroker, publish
 from tests.brokers.scripted_rules import Rules
 from tests.waiting import until
 
@@ -72,3 +74,29 @@ async def test_pings_go_on_while_kafka_takes_nothing(qos: int) -> None:
         assert path.flow.paused is (qos == 0)
         path.producer.release()
         await until(lambda: len(path.log) == 3000, "everything arrives")
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_an_empty_queue_is_noticed_while_messages_flow_and_a_full_one_is_not(
+    qos: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.mqtt.connection.LOOK_S", 0.02)
+    routes = [{"name": "telemetry", "filters": ["devices/#"], "topic": "telemetry", "qos": qos}]
+    async with ScriptedBroker(Rules(max_inflight=8)) as broker, one_session(broker, routes=routes) as (path, session):
+        path.producer.holding = True
+        publish(broker, range(100), qos=qos)
+        held, log = broker.session("gateway-0-0"), broker.link("gateway-0-0").log
+        looking = asyncio.create_task(session.emptied())
+        await until(lambda: sum(packet.type is Type.PINGREQ for packet in log) > 2 * LOOKS, "it looks")
+        assert not looking.done()
+        assert len(held.queue) == 92
+        path.producer.release()
+        number = 100
+        deadline = time.monotonic() + 30
+        while not looking.done():
+            assert time.monotonic() < deadline
+            publish(broker, [number], qos=qos)
+            number += 1
+            await asyncio.sleep(0.005)  # the pace of the messages
+        assert not held.queue
+        await until(lambda: len(path.log) == number, "everything arrives")

@@ -7,6 +7,7 @@ import pytest
 
 from bridge import wire
 from bridge.errors import BridgeError, RefusedError, UnreachableError
+from bridge.intercept.loading import load_chains
 from bridge.interceptors import Chains
 from bridge.message import Properties
 from bridge.ports import StoredRecord
@@ -25,7 +26,7 @@ from bridge.produce.parking import LOCATE_RETRY_S
 from bridge.produce.partitioner import partition_for
 from bridge.routing.router import Router
 from bridge.wire import DeadLetterReason
-from config.settings import RouteSettings
+from config.settings import RouteSettings, Settings
 from tests.unit.data_path import DEAD_LETTERS, Path, TopicFinder
 from tests.unit.fake_kafka import FakeKafka
 from tests.unit.manual_time import in_manual_time
@@ -468,6 +469,26 @@ async def test_what_another_groups_sessions_fetch_too_is_taken_once() -> None:
         for group, filter_ in (("urgent", "devices/+/alarm"), ("", "devices/#")):
             (subscription,) = rig.router.subscriptions("shared", 1, group=group)[0]
             assert subscription.filter == f"$share/gateway/{filter_}"
+
+
+@pytest.mark.parametrize("interceptors", [[], [{"use": "headers", "add": {"site": "north"}}]])
+async def test_a_copy_is_dropped_only_while_the_other_group_receives_the_message_for_certain(
+    interceptors: list[dict[str, Any]],
+) -> None:
+    kafka = FakeKafka("t")
+    kafka.topic("alarms")
+    alarms = {"filters": ["devices/+/alarm"], "interceptors": interceptors, **ALARMS}
+    chains = load_chains(Settings(routes=[alarms]))
+    async with Path(kafka) as path:
+        rig = Rig(path, alarms, {}, chains=chains)
+        for numbers, dropped in (([1], 1), ([], 1), ([2], 2), ([1, 2], 4)):
+            received = [("urgent", f"devices/{number}/alarm") for number in numbers]
+            rig.dispatcher.receives = lambda group, topic, received=received: (group, topic) in received
+            rig.take(b"devices/1/alarm")
+            rig.take(b"devices/2/alarm")
+            assert len(rig.filtered) == dropped
+        await path.drained()
+        assert len(kafka.topics["alarms"].records()) == 4
 
 
 async def test_what_came_by_a_filter_of_earlier_settings_goes_where_its_route_says_now() -> None:

@@ -1,6 +1,6 @@
 """Which of the recorded MQTT sessions are ours still, which are to be ended, and which are nobody's."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,40 @@ PLANS = {
 def test_what_becomes_of_recorded_sessions(case: str) -> None:
     recorded, wanted, *expected = PLANS[case]
     plan = plan_sessions(recorded, wanted, persistent=True, elsewhere={"p-2": record("p-2", "a/#", "b/#")})
-    assert [list(plan.record), list(plan.forget), list(plan.orphans), list(plan.left_behind)] == expected
+    records = [replace(record, established=()) for record in plan.record]
+    assert [records, list(plan.forget), list(plan.orphans), list(plan.left_behind)] == expected
+
+
+ALL, ALARMS = record("p-0", "#"), replace(record("p-a-0", "a/+", "b/+"), session="a-0")
+KNOWN = replace(ALL, established=("#",))
+# What is known of the alarms' session and of that of everything else, and which filters of the alarms are established.
+ESTABLISHED = {
+    "at first one group is subscribed before the other": ([], ()),
+    "a new group has no copy of what is queued": ([KNOWN], ()),
+    "nor has a new filter": ([KNOWN, replace(ALARMS, filters=("a/+",), established=("a/+",))], ("a/+",)),
+    "a crash before it was established changes nothing": ([KNOWN, replace(ALARMS, established=("a/+",))], ("a/+",)),
+    "at another broker nothing was": ([KNOWN, replace(ALARMS, addresses=THERE, established=("a/+", "b/+"))], ()),
+}
+
+
+@pytest.mark.parametrize("case", ESTABLISHED)
+@pytest.mark.parametrize("is_here", [True, False])
+def test_under_which_filters_other_groups_may_drop_copies(case: str, is_here: bool) -> None:
+    known, expected = ESTABLISHED[case]
+    elsewhere = {} if is_here else {one.client_id: one for one in known}
+    plan = plan_sessions(known if is_here else (), [ALL, ALARMS], persistent=True, elsewhere=elsewhere)
+    assert [one.established for one in plan.record if one.group == "a"] == [expected]
+
+
+def test_without_another_group_all_filters_are_established() -> None:
+    (new,) = plan_sessions([record("p-0", "a/+")], [ALL], persistent=True, elsewhere={}).record
+    assert new.established == ("#",)
+
+
+def test_in_an_older_record_every_filter_is_established() -> None:
+    values = asdict(ALARMS)
+    del values["established"]
+    assert SessionRecord.parse(values).established == ALARMS.filters
 
 
 def test_without_persistence_the_own_ones_end_by_themselves_and_the_others_are_fetched() -> None:

@@ -295,7 +295,9 @@ async def test_nothing_is_lost_nor_overtaken_while_routes_change(seed: int, monk
 
 async def site_of(settings: Settings, kafka: LoggingKafka, monkeypatch: pytest.MonkeyPatch) -> Site:
     monkeypatch.setattr(asyncio, "to_thread", _at_once)
-    monkeypatch.setattr(SessionGroup, "_make_session", lambda _self, _number: Mock(plan=Mock(subscriptions=())))
+    monkeypatch.setattr(
+        SessionGroup, "_make_session", lambda _self, _number: Mock(plan=Mock(subscriptions=()), established=set())
+    )
     for name in ("one", "two", "dead"):
         kafka.topic(name, 3)
     site = Site(settings, kafka)
