@@ -359,7 +359,10 @@ class Service:
             return False
         if error := task.exception():
             self._failed.append(component.name)
-            _log.error("component_stop_failed", component=component.name, exc_info=error)
+            if isinstance(error, GatewayError):  # a sentence for people, and no defect of ours
+                _log.error("component_stop_failed", component=component.name, error=str(error))
+            else:
+                _log.error("component_stop_failed", component=component.name, exc_info=error)
         return True
 
 

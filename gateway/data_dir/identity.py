@@ -65,6 +65,7 @@ class Identity:
         self._worker = worker
         self._ending = ending  # how the run ended, asked at the stop
         self._lock: int | None = None
+        self._is_known = False  # ``start`` has read what an earlier run left
         self._unconfirmed: str | None = None  # Kafka's cluster id, known before ``start``
         self.instance_id = ""
         self.cluster_id: str | None = None
@@ -83,6 +84,7 @@ class Identity:
             self.registry.load()
             # Removed first: from now on an end without this file is a crash.
             clean = durable.remove(clean_path(self._directory, self._worker))
+            self._is_known = True
         self.confirm_cluster(self._unconfirmed)
         if clean:
             self.last_ending = Ending.CLEAN
@@ -95,14 +97,18 @@ class Identity:
             )
 
     async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - there is nothing to wait for
-        """Note an orderly end and release the slot; give a retired one up if it has no sessions."""
+        """Note an orderly end and release the slot; give a retired one up if it has no sessions. After a ``start`` that
+        failed the slot stays as it was. Raises IdentityError for a slot that cannot be given up."""
         lock, self._lock = self._lock, None
         if lock is None:
             return
         try:
+            if not self._is_known:
+                return
             ending = self._ending()
             if ending is Ending.RETIRED and not self.registry.records:
-                give_up(self._directory, self._worker)
+                with explained(self._directory):
+                    give_up(self._directory, self._worker)
                 log.info("slot_given_up")
             elif ending is not Ending.UNCLEAN:
                 durable.note_end(clean_path(self._directory, self._worker), f"stopped={moment(time.time())}\n")

@@ -1,5 +1,6 @@
 """A start on a full disk is no matter of settings: it ends with a status after which another try makes sense."""
 
+import contextlib
 import errno
 import os
 import resource
@@ -17,6 +18,8 @@ from gateway.data_dir import durable
 from gateway.data_dir.directory import explained
 from gateway.data_dir.identity import Ending, Identity
 from gateway.data_dir.ledger_log import begin_life, end_life
+from gateway.data_dir.meta_properties import IdentityError
+from gateway.data_dir.session_registry import SessionRecord
 from gateway.supervisor.place import held_place
 
 
@@ -51,6 +54,30 @@ async def test_a_full_disk_fails_no_orderly_end(tmp_path: Path, monkeypatch: pyt
     await identity.stop(0)
     assert identity.last_ending is Ending.UNCLEAN
     assert begin_life(tmp_path, "gw", 0, 2).previous_clean is False
+
+
+@pytest.mark.parametrize("ending", [Ending.RETIRED, Ending.CLEAN])
+async def test_a_start_that_failed_leaves_the_slot_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: Ending
+) -> None:
+    """A retirement would remove the record of sessions that were not read, and they would wait at the broker."""
+    identity = Identity(tmp_path, "gw", 0, lambda: Ending.UNCLEAN)
+    await identity.start()
+    identity.record_sessions([SessionRecord("gw-0-0", "0", ("a",), "5", ("mqtt://a:1883",))], ())
+    await identity.stop(0)
+    again = Identity(tmp_path, "gw", 0, lambda: ending)
+    with monkeypatch.context() as failing:
+        failing.setattr("gateway.data_dir.session_registry.SessionRegistry.load", refuse(errno.EIO))
+        with pytest.raises(IdentityError):
+            await again.start()
+    await again.stop(0)
+    await again.start()
+    assert (len(again.registry.records), again.last_ending) == (1, Ending.UNCLEAN)
+    with monkeypatch.context() as full:
+        full.setattr("gateway.data_dir.durable.write", refuse(errno.ENOSPC))
+        again.registry.forget("gw-0-0")
+        with pytest.raises(IdentityError) if ending is Ending.RETIRED else contextlib.nullcontext():
+            await again.stop(0)
 
 
 def test_a_disk_that_takes_a_part_of_a_file_leaves_the_old_one(tmp_path: Path) -> None:

@@ -252,14 +252,14 @@ async def test_a_stop_asked_for_before_the_start_starts_nothing() -> None:
 async def test_a_stop_that_raises_is_logged_and_stepped_over() -> None:
     scene = Scene()
     scene.first.stop_error = RuntimeError("socket")
-    scene.producer.stop_error = RuntimeError("producer")
+    scene.producer.stop_error = GatewayError("A sentence, without a traceback.")
     with structlog.testing.capture_logs() as logs:
         report = await scene.lived()
     assert report.failed == ("session 0", "producer")
     assert not report.clean
     assert "stopped http" in scene.events
-    failed = [line["component"] for line in logs if line["event"] == "component_stop_failed"]
-    assert failed == ["session 0", "producer"]
+    failed = [(line["component"], "exc_info" in line) for line in logs if line["event"] == "component_stop_failed"]
+    assert failed == [("session 0", True), ("producer", False)]
 
 
 async def test_a_drain_that_overruns_is_cut_short_told_to_drop_everything_and_the_rest_still_stops() -> None:
