@@ -91,6 +91,7 @@ class Member:
         self.told.append(("lost", tuple(sorted(partitions))))
         for partition in partitions:
             del self.owned[partition]
+            self.known.discard(partition)
 
     def missed(self, partition: Partition, first: int, end: int) -> None:
         assert partition in self.known, f"what is deleted of one that could not be paused: {partition}"

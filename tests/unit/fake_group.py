@@ -130,8 +130,8 @@ class FakeGroup:
             for name, member in self.members.items():
                 members[name] = (member.topics, member.owned | self._kept.get(name, frozenset()))
             shares = share(members, {topic: len(logs) for topic, logs in self.kafka.topics.items()})
-            for name in self.members:
-                self._kept.pop(name, None)
+            for name in self.members:  # one that is back joins again: what it is to give up is nobody's until then
+                self._due |= bool(self._kept.pop(name, frozenset()) - shares[name])
             moved = await asyncio.gather(*(one.take(frozenset(shares[one.instance])) for one in self.members.values()))
             self._due |= any(moved)
 
@@ -151,6 +151,7 @@ class FakeMember:
         self.owned: frozenset[Partition] = frozenset()
         self._positions: dict[Partition, int] = {}
         self._paused: frozenset[Partition] = frozenset()
+        self._known: set[Partition] = set()  # had since the present ``read`` began, and so paused or not
         self._error: Exception | None = None
 
     async def start(self) -> None:
@@ -206,6 +207,7 @@ class FakeMember:
             return True  # lost meanwhile
         if new := share - kept:
             self.owned |= new
+            self._known -= new
             committed = {partition: self.group.commits.get(partition) for partition in sorted(new)}
             for (topic, number), commit in committed.items():
                 first = self.group.kafka.topics[topic][number].first
@@ -226,22 +228,21 @@ class FakeMember:
     async def read(self) -> Sequence[LoggedRecord]:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + POLL_S
-        known = set(self._positions)
+        self._known = set(self._positions)
         while True:
             if self._error is not None:
                 raise self._error
-            known &= self._positions.keys()
-            found = self._next(known) if self.group.kafka.reachable else []
+            found = self._next() if self.group.kafka.reachable else []
             left_s = until_s - loop.time()
             if found or left_s <= 0:
                 await asyncio.sleep(0)
                 return [record for record in found if record.place[:2] in self._positions]
             await asyncio.sleep(min(left_s, 0.005))
 
-    def _next(self, known: Collection[Partition]) -> list[LoggedRecord]:
+    def _next(self) -> list[LoggedRecord]:
         found: list[LoggedRecord] = []
         for partition in list(self._positions):
-            if partition in self._paused or partition not in known:
+            if partition in self._paused or partition not in self._known:
                 continue
             topic, number = partition
             log, position = self.group.kafka.topics[topic][number], self._positions[partition]
@@ -250,6 +251,7 @@ class FakeMember:
                 self._listener.missed(partition, position, log.first)
             elif position > log.end:
                 self._positions[partition] = log.first
+                self._known.discard(partition)
                 self._listener.lost([partition])
                 self._listener.assigned({partition: None})
             else:

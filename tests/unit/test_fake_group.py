@@ -66,7 +66,7 @@ async def test_a_crashed_member_has_its_partitions_back_within_its_session_and_n
         await first.owns(2)
         before = set(first.owned)
         first.group.crash()
-        again = Member(backend, "one", topic)
+        again, third = Member(backend, "one", topic), Member(backend, "three", topic)
         async with running(again):
             await asyncio.sleep(1)
             assert set(again.owned) == before
@@ -75,6 +75,11 @@ async def test_a_crashed_member_has_its_partitions_back_within_its_session_and_n
             assert len(second.owned) == 2
             await asyncio.sleep(2)
             assert len(second.owned) == 4
+            second.group.crash()
+            again = Member(backend, "two", topic)
+            async with running(third, again):
+                await asyncio.sleep(1)
+                assert (len(third.owned), len(again.owned)) == (2, 2), "what it gave up at once is nobody's no longer"
     backend.kafka.group("group").close()
 
 
@@ -84,11 +89,13 @@ async def test_a_forgotten_member_loses_all_and_joins_again() -> None:
     topic = await backend.topic(2)
     member = Member(backend, "one", topic)
     async with running(member):
-        await asyncio.sleep(1)
+        await asyncio.sleep(1.1)  # in the middle of a read
         member.group.expire()
+        await backend.put(topic, 0, b"for the next read")
         both = ((topic, 0), (topic, 1))
         await asyncio.sleep(1)
         assert member.told == [("assigned", both), ("lost", both), ("assigned", both)]
+        assert member.values(topic) == [b"for the next read"]
 
 
 COUNTS = {"a": 6, "b": 5}
