@@ -30,24 +30,30 @@ def take(path: Path, mode: int = 0o644, *, name: str = "", shared: bool = False)
     :func:`holder` does so briefly.
     """
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+    try:
+        _wait(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{name or os.getpid()}\n".encode(), 0)
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _wait(lock: int, kind: int) -> None:
+    """Lock the open file, within the times of :func:`take`. Raises HeldError, OSError."""
     left, looks = _TRIES, _LOOK_TRIES
     while True:
         try:
-            fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-            break
+            return fcntl.flock(lock, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             if _is_shared(lock):
                 looks -= 1
             else:
                 left -= 1
             if not left or not looks:
-                process = _read(lock)
-                os.close(lock)
-                raise HeldError(process) from None
+                raise HeldError(_read(lock)) from None
             time.sleep(_BETWEEN_TRIES_S)
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{name or os.getpid()}\n".encode(), 0)
-    return lock
 
 
 def holder(path: Path) -> str:

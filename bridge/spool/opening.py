@@ -63,6 +63,7 @@ def _open_locked(files: Files, instance: str, step: Callable[[], None]) -> tuple
         losses.said.append(f"{files.topics.name} could not be read, so Kafka must be asked for its topics again")
     existed = files.index.exists()
     with contextlib.ExitStack() as on_failure:
+        on_failure.callback(segments.close)
         index = _sound_index(files, instance, certainly_ours=len(broken) < len(numbers))
         if index is not None:
             on_failure.callback(_close, index)

@@ -416,6 +416,7 @@ class Store:
         except (sqlite3.Error, OSError) as error:
             raise self._write_error(error) from error
         finally:
+            state.index.release()  # not closed after a failure before it
             state.log.close()
             state.tally.close()
             state.files.unlock()

@@ -12,6 +12,7 @@ from typing import NoReturn
 import pytest
 
 from bridge.errors import SpoolError, SpoolWriteError
+from bridge.spool.record import SpoolBatch
 from bridge.spool.spool import Spool
 from config.errors import ExitStatus, GatewayError
 from gateway.data_dir import durable
@@ -21,6 +22,7 @@ from gateway.data_dir.ledger_log import begin_life, end_life
 from gateway.data_dir.meta_properties import IdentityError
 from gateway.data_dir.session_registry import SessionRecord
 from gateway.supervisor.place import held_place
+from tests.unit.spool_path import opened_spool
 
 
 def refuse(code: int) -> Callable[..., NoReturn]:
@@ -103,22 +105,37 @@ def test_the_supervisor_s_disk_is_full(tmp_path: Path, monkeypatch: pytest.Monke
     assert raised.value.exit_status is ExitStatus.UNAVAILABLE
 
 
-@pytest.mark.parametrize("where", ["lock", "index", "tally"])
+@pytest.mark.parametrize("where", ["lock", "index", "tally", "log", "close"])
 async def test_the_spool_s_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """No file stays open, and so no lock held, also where the process goes on."""
+
     def full(*_arguments: object) -> NoReturn:
         error = sqlite3.OperationalError("database or disk is full")
         error.sqlite_errorcode = sqlite3.SQLITE_FULL
         raise error
 
     names = {
-        "lock": "config.process_lock.take",
+        "lock": "os.pwrite",
         "index": "bridge.spool.index.Index._prepare",
         "tally": "bridge.spool.tally.Tally.__init__",
+        "log": "bridge.spool.recovery.Loading._compare",  # behind the reading of the log
+        "close": "bridge.spool.tally.Tally.write",
     }
+    spool = await opened_spool(tmp_path / "s")
+    await spool.append([SpoolBatch("t", 0, "r", 1, False, 1, (), 1, b"x")])
+    if where == "log":
+        monkeypatch.setattr("bridge.spool.store.Store.index_appended", lambda _self: None)
+    if where != "close":
+        await spool.close()
     monkeypatch.setattr(names[where], full if where == "index" else refuse(errno.ENOSPC))
-    with pytest.raises(SpoolWriteError, match=r"its disk is full, or fails\. Make room") as raised:
-        await Spool(tmp_path / "s", max_bytes=1 << 20, instance="gw").open()
-    assert raised.value.exit_status is ExitStatus.UNAVAILABLE
+    if where == "close":
+        await spool.close()
+    else:
+        with pytest.raises(SpoolWriteError, match=r"its disk is full, or fails\. Make room") as raised:
+            await spool.open()
+        assert raised.value.exit_status is ExitStatus.UNAVAILABLE
+    links = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    assert [link for link in links if link.startswith(str(tmp_path))] == []
 
 
 async def test_missing_rights_stay_a_matter_of_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
