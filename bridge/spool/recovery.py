@@ -19,7 +19,6 @@ from bridge.spool.record import ID_BITS, Head
 from bridge.spool.removal import drop_lost, drop_segments
 from bridge.spool.segments import HEADER_BYTES, Segments
 from bridge.spool.state import PartitionState, State
-from config.error_words import words
 
 log = structlog.get_logger("spool")
 
@@ -312,9 +311,8 @@ def _store(state: State, rows: list[Row], segment: int, end: int) -> None:
 
 
 def readable(state: State, row: Row) -> bool:
-    """Whether the log has a batch as the index describes it."""
+    """Whether the log has a batch as the index describes it. One that the disk fails to read stays: it may come back."""
     try:
         return state.log.read(row.segment, row.offset, row.id) is not None
-    except OSError as error:
-        log.warning("spool_read_failed", segment=row.segment, error=words(error))
-        return False
+    except OSError:
+        return True

@@ -199,21 +199,14 @@ class Spool:
         found = self._partitions.get((topic, partition))
         if found is None or not ids:
             return
-        if isinstance(ids, range) and len(ids) > len(found.known):
-            known = [id_ for id_ in found.known if id_ in ids]
-            found.uncounted.append(
-                (min(ids[0], ids[-1]), max(ids[0], ids[-1]))
-            )  # what is counted here goes first and is not found again
-            self._waiting_removals += 1
-        else:
-            known = []
-            for id_ in ids:
-                if id_ in found.known:
-                    known.append(id_)
-                elif id_ not in found.removing:
-                    found.uncounted.append((id_, id_))
-                    found.removing.add(id_)
-                    self._waiting_removals += 1
+        known = []
+        for id_ in ids:
+            if id_ in found.known:
+                known.append(id_)
+            elif id_ not in found.removing:
+                found.uncounted.append((id_, id_))
+                found.removing.add(id_)
+                self._waiting_removals += 1
         for id_ in known:
             messages, size = found.known.pop(id_)
             self._count(found, -1, -messages, -size)
@@ -244,7 +237,7 @@ class Spool:
             self._removals_done(removals, salvages, result, error)
 
         store = self._store
-        self._thread.submit(lambda: store.remove(removals, count_all=store.salvages != salvages), removed)
+        self._thread.submit(lambda: store.remove(removals, salvages=salvages), removed)
 
     def _removals_done(
         self,

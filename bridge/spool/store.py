@@ -7,6 +7,7 @@ process dies in between, the next start adds the rest from the log.
 import errno
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ log = structlog.get_logger("spool")
 
 _SEQUENCE: Final = (1 << ID_BITS) - 1
 _ROWS: Final = 64
+GIVE_UP_NS: Final = 60_000_000_000  # a batch that the disk fails to read for so long is lost
 _UNINDEXED: Final = 64  # appended batches that the index may lack while more come
 # A partition that cannot be written keeps a little of every segment alive; beyond this its batches move together.
 _SLACK_BYTES: Final = 4 * SEGMENT_BYTES
@@ -84,6 +86,8 @@ class Store:
         self._is_index_behind = False  # the index could not be written
         self._is_index_damaged = False  # it is to be rebuilt before anything else
         self._untidy: set[int] = set()  # segments whose damage only a read may find
+        self._unread: dict[int, tuple[int, int]] = {}  # by segment: since when the disk fails to read it, and a batch
+        self.give_up_ns = GIVE_UP_NS
         self.salvages = 0  # how often all numbers were replaced
         self.opening_steps = 0  # grows while a log is read; other threads may look at it
 
@@ -242,8 +246,15 @@ class Store:
                 try:
                     found = self.state.log.read(row.segment, row.offset, row.id)
                 except OSError as error:
-                    log.warning("spool_read_failed", segment=row.segment, error=words(error))
+                    if batches:  # these first; the next read begins with it
+                        more = False
+                        break
+                    if not self._gives_up(row, error):
+                        raise self._read_error(error) from error
                     found = None
+                else:
+                    if self._unread.get(row.segment, (0, 0))[1] == row.id:
+                        del self._unread[row.segment]
                 if found is None:
                     bad.append(row)
                     continue
@@ -253,6 +264,17 @@ class Store:
             self._drop_lost(partition, bad)
         messages, lost = sum(row.messages for row in bad), sum(row.size for row in bad)
         return ReadResult(batches, len(bad), messages, lost)
+
+    def _gives_up(self, row: Row, error: OSError) -> bool:
+        """Whether a batch that the disk fails to read is lost: only after a minute of failing, since a disk may come
+        back. Of a segment that has had its minute, every one is. An error that is not the disk's loses nothing."""
+        if error.errno != errno.EIO:
+            return False
+        since_ns, _ = self._unread.setdefault(row.segment, (time.monotonic_ns(), row.id))
+        if time.monotonic_ns() < since_ns + self.give_up_ns:
+            return False
+        log.warning("spool_read_failed", segment=row.segment, error=words(error))
+        return True
 
     def _drop_lost(self, partition: PartitionState, bad: list[Row]) -> None:
         """Log unreadable batches, and remove them from index and totals."""
@@ -271,12 +293,14 @@ class Store:
 
     # --- removing
 
-    def remove(self, removals: Iterable[Removal], *, count_all: bool = False) -> list[Removed]:
+    def remove(self, removals: Iterable[Removal], *, salvages: int | None = None) -> list[Removed]:
         """Remove batches, without waiting for the disk. Raises SpoolWriteError, and then all are still stored.
 
-        ``count_all``: count every removed batch, because the caller's numbers are from before a salvage.
+        ``salvages``: how many the caller's numbers include, None for all. After a later one every batch is counted.
         """
-        self.index_appended()
+        salvages = self.salvages if salvages is None else salvages
+        self.index_appended()  # perhaps with a salvage
+        count_all = self.salvages != salvages
         removals = list(removals)
         state = self.state
         touched: list[PartitionState | None] = []
@@ -303,9 +327,9 @@ class Store:
                                     sums[-1].bytes += size
         except sqlite3.Error as error:
             if self._freed_reserve(error):
-                return self.remove(removals, count_all=count_all)
+                return self.remove(removals, salvages=salvages)
             self._index_failed(error)
-            return self.remove(removals, count_all=True)
+            return self.remove(removals, salvages=salvages)
         for partition, segment, batches, messages, size in gone:
             self._uncount(partition, segment, batches, messages, size)
         self._went({p.number: p for p in touched if p is not None}.values())
@@ -456,6 +480,12 @@ class Store:
         self._is_index_damaged = self._is_index_behind = False
         self.salvages += 1
         self._salvaged(report)
+
+    def _read_error(self, error: OSError) -> SpoolWriteError:
+        return SpoolWriteError(
+            f"The spool in {self.folder.absolute()} cannot be read ({words(error)}). Check its disk, and the limit of "
+            "open files; the gateway goes on by itself once it can be read."
+        )
 
     def _write_error(self, error: OSError | sqlite3.Error) -> SpoolWriteError:
         return SpoolWriteError(

@@ -21,9 +21,10 @@ from unittest.mock import Mock
 import pytest
 
 from bridge.errors import SpoolWriteError
-from bridge.spool.index import Index
+from bridge.spool.index import DamagedError, Index
 from bridge.spool.record import SpoolBatch
 from bridge.spool.recovery import SpoolReport
+from bridge.spool.segments import Segments
 from bridge.spool.spool import Spool
 from bridge.spool.tally import Tally
 from tests.unit.spool_path import opened_spool, read_batches, reopened
@@ -365,6 +366,36 @@ async def test_an_index_that_cannot_be_written_holds_up_appends_and_loses_nothin
     failing = False
     await spool.append([batch(3)])
     assert await read_batches(spool) == [batch(1), batch(3)]
+    await spool.close()
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO])
+async def test_only_what_the_disk_fails_to_read_for_a_minute_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """A volume that came back after seconds had its acknowledged messages removed; so had a full table of files."""
+    spool = await opened_spool(tmp_path / "s", max_bytes=1 << 20)
+    await spool.append([batch(1), batch(2)])
+    with monkeypatch.context() as failing:
+        failing.setattr(Segments, "read", Mock(side_effect=OSError(code, os.strerror(code))))
+        with pytest.raises(SpoolWriteError, match=f"cannot be read .{os.strerror(code).lower()}"):
+            await spool.read("telemetry", 0, 0, 1)
+        failing.setattr(spool._store, "give_up_ns", 0)
+        if code == errno.EIO:
+            assert (await spool.read("telemetry", 0, 0, 1)).lost_batches == 2
+    assert await read_batches(spool) == ([] if code == errno.EIO else [batch(1), batch(2)])
+    await spool.close()
+
+
+async def test_a_removal_that_finds_a_damaged_index_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = await opened_spool(tmp_path / "s", max_bytes=1 << 20)
+    monkeypatch.setattr("bridge.spool.files.Files.free_reserve", lambda _self: False)
+    real, errors = Index.add, [full(), DamagedError("changed")]
+    monkeypatch.setattr(Index, "add", lambda *of: (_ for _ in ()).throw(errors.pop(0)) if errors else real(*of))
+    ids = await spool.append([batch(1), batch(2)])
+    spool.remove("telemetry", 0, ids[:1])
+    assert await read_batches(spool) == [batch(2)]
+    assert (errors, spool.batches, spool.messages) == ([], 1, 2)
     await spool.close()
 
 

@@ -32,7 +32,6 @@ steps = st.one_of(
     st.tuples(st.just("together"), st.lists(st.lists(batches, min_size=1, max_size=2), min_size=2, max_size=4)),
     st.tuples(st.just("read"), st.sampled_from(NAMES), st.integers(0, 3), st.integers(0, 4000)),
     st.tuples(st.just("remove"), st.sampled_from(NAMES), st.lists(st.integers(0, 8), max_size=4)),
-    st.tuples(st.just("remove_range"), st.sampled_from(NAMES), st.integers(0, 8)),
     st.tuples(st.just("reopen")),
     st.tuples(st.just("kill")),
 )
@@ -97,13 +96,6 @@ class Run:
         self.spool.remove(*name, [*chosen, 12345])
         for id_ in chosen:
             del self.model.stored[name][id_]
-
-    async def remove_range(self, name: tuple[str, int], place: int) -> None:
-        ids = sorted(self.model.stored[name])
-        if place < len(ids):
-            self.spool.remove(*name, range(ids[0], ids[place] + 1))
-            for id_ in ids[: place + 1]:
-                del self.model.stored[name][id_]
 
     async def reopen(self) -> None:
         await self.spool.close()

@@ -153,6 +153,7 @@ def _export(arguments: argparse.Namespace) -> int:
         raise SpoolCommandError(f"{folder.absolute()}: nothing was ever spooled here. Check --config and --worker.")
     with _opened(settings, folder) as (store, report):
         bad: list[ReadResult] = []
+        store.give_up_ns = 0  # a failing disk: what can be read is saved
         batches, messages = spool_file.write(arguments.file, settings.instance, _stored(store, bad))
         if arguments.remove:
             _empty(store)
