@@ -311,7 +311,7 @@ def _store(state: State, rows: list[Row], segment: int, end: int) -> None:
 
 
 def readable(state: State, row: Row) -> bool:
-    """Whether the log has a batch as the index describes it. One that the disk fails to read stays: it may come back."""
+    """Whether the log has a batch as the index describes it; true while the disk fails to read it."""
     try:
         return state.log.read(row.segment, row.offset, row.id) is not None
     except OSError:

@@ -32,6 +32,11 @@ def refuse(code: int) -> Callable[..., NoReturn]:
     return call
 
 
+def open_files(folder: Path) -> list[Path]:
+    links = (path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink())
+    return [path for path in links if path.is_relative_to(folder)]
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 async def test_the_identity_s_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     identity = Identity(tmp_path / "data", "gw", 0, lambda: Ending.CLEAN)
@@ -134,8 +139,7 @@ async def test_the_spool_s_disk_is_full(tmp_path: Path, monkeypatch: pytest.Monk
         with pytest.raises(SpoolWriteError, match=r"its disk is full, or fails\. Make room") as raised:
             await spool.open()
         assert raised.value.exit_status is ExitStatus.UNAVAILABLE
-    links = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
-    assert [link for link in links if link.startswith(str(tmp_path))] == []
+    assert open_files(tmp_path) == []
 
 
 async def test_missing_rights_stay_a_matter_of_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
