@@ -113,11 +113,13 @@ class LedgerWriter:
         self._last = True
         self._cut()
         left_s = (deadline_ns - time.monotonic_ns()) / 1e9
-        await asyncio.wait([task], timeout=max(0.0, left_s))
-        if not task.done():
-            log.warning("ledger_unwritten", intervals=self.waiting, consequence="they are unaccounted for")
-            await end_tasks(task)
-            return False
+        try:
+            await asyncio.wait([task], timeout=max(0.0, left_s))
+            if not task.done():
+                log.warning("ledger_unwritten", intervals=self.waiting, consequence="they are unaccounted for")
+                return False
+        finally:
+            await end_tasks(task)  # also when this call is cut short
         task.result()
         return True
 

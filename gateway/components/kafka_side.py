@@ -270,9 +270,11 @@ class KafkaSide:
     async def stop(self, deadline_ns: int) -> None:
         """The last record of the ledger is written before the producer closes."""
         left_s = max(0.1, (deadline_ns - time.monotonic_ns()) / 1e9)
-        await end_tasks(self._late)
-        await self._ledger_log.stop(deadline_ns)
-        await self.sender.close(patience_s=min(left_s, 2.0))
+        try:
+            await end_tasks(self._late)
+            await self._ledger_log.stop(deadline_ns)
+        finally:  # the last record may take all the time that a forced stop has
+            await self.sender.close(patience_s=min(left_s, 2.0))
 
     # --- reload --------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from bridge.produce.batch import Batch
 from bridge.produce.dead_letter import DeadLetters
 from bridge.routing.router import Router
 from bridge.spool.record import SpoolBatch
+from bridge.waiting import end_tasks
 from config.settings import Settings
 from gateway.base.lifecycle import StopRequest, StopVerb
 from gateway.components.kafka_side import KafkaSide
@@ -100,3 +101,16 @@ async def test_a_worker_that_retires_before_its_spool_is_open_keeps_its_slot(
     monkeypatch.setattr(worker.kafka.sender, "start", start)
     assert (await worker.service.run(stop)).clean
     assert slots(tmp_path) == {0}
+
+
+async def test_a_stop_that_is_cut_short_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second signal, while Kafka is down: the ledger's last record took all the time, and the producer stayed."""
+    worker = Worker(Settings(data_dir=tmp_path, routes=[ROUTE], ledger={"topic": "ledger"}), StopRequest())
+    monkeypatch.setattr(worker.kafka.sender, "close", close := AsyncMock())
+    before = asyncio.all_tasks()
+    await worker.ledger_log.start()
+    stop = asyncio.create_task(worker.kafka.stop(0))
+    await asyncio.sleep(0)
+    await end_tasks(stop)
+    close.assert_awaited_once()
+    assert asyncio.all_tasks() == before
