@@ -16,6 +16,7 @@ _NUMBERS: Final = {
     ConnectionAbortedError: errno.ECONNABORTED,
     BrokenPipeError: errno.EPIPE,
 }  # libraries also raise these without a number
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})  # of a disk that is full or fails: may pass
 _NUMBER: Final = re.compile(r"\[Errno (\d+)\]")
 _NOISE: Final = re.compile(
     r"\[(?:Errno|Error) -?\d+\] ?|\[(?:SSL|X509)(?:: \w+)?\] ?| ?\(_ssl\.c:\d+\)|<\S+ object at \w+>"

@@ -1,7 +1,6 @@
 """The files of the spool's folder, its lock, and the small file of topics."""
 
 import contextlib
-import errno
 import json
 import os
 import time
@@ -12,6 +11,7 @@ from zlib import crc32
 from bridge.errors import SpoolError
 from bridge.spool.segments import sync_folder
 from config import process_lock
+from config.error_words import NO_ROOM
 
 # Kept free for the index: on a full disk delivered batches must be removable, and the gateway able to start.
 RESERVE_BYTES: Final = 4 << 20
@@ -40,7 +40,7 @@ class Files:
                 f"The spool in {self.folder.absolute()} is in use by process {held.process}. Stop that gateway first."
             ) from None
         except OSError as error:
-            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            if error.errno in NO_ROOM:
                 raise  # as for whatever comes after the lock
             raise SpoolError(
                 f"The spool's folder {self.folder.absolute()} cannot be used ({error.strerror}). data_dir must be a "

@@ -5,7 +5,6 @@ cut it is intact, but may be older than the log; ``bridge.spool.recovery`` adds 
 thread only.
 """
 
-import errno
 import sqlite3
 import struct
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from zlib import crc32
 
 from bridge.errors import SpoolError
 from bridge.spool.record import ID_BITS
+from config.error_words import NO_ROOM
 
 FORMAT: Final = 1
 _APPLICATION_ID: Final = 0x4D4B4753  # "MKGS"
@@ -97,10 +97,10 @@ def _row_checksum(*numbers: int) -> int:
 
 
 def is_full(error: Exception) -> bool:
-    """Whether an error means a full disk."""
+    """Whether an error means a full or failing disk."""
     if isinstance(error, sqlite3.Error):
         return getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
-    return isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}
+    return isinstance(error, OSError) and error.errno in NO_ROOM
 
 
 class Index:

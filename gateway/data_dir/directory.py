@@ -1,7 +1,6 @@
 """The files of a data directory and their locks, for identity and adoption."""
 
 import contextlib
-import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from config import process_lock
+from config.error_words import NO_ROOM
 from gateway.data_dir import durable
 from gateway.data_dir.meta_properties import FORMAT_VERSION, WITNESS_FILE, DiskFullError, IdentityError, read_meta
 
@@ -66,14 +66,15 @@ def meta_locked(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def explained(directory: Path) -> Iterator[None]:
-    """Turn OSError into an IdentityError that says what a data directory needs; DiskFullError for a full disk."""
+    """Turn OSError into an IdentityError that says what a data directory needs; DiskFullError for a full or
+    failing disk."""
     try:
         yield
     except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        if error.errno in NO_ROOM:
             raise DiskFullError(
-                f"data_dir {directory.absolute()} cannot be written ({error.strerror}). Make room on its disk; delete "
-                "no spool: what it holds was acknowledged and exists nowhere else."
+                f"data_dir {directory.absolute()} cannot be written ({error.strerror}). Make room on its disk, or "
+                "repair it; delete no spool: what it holds was acknowledged and exists nowhere else."
             ) from error
         raise IdentityError(
             f"data_dir {directory.absolute()} cannot be used ({error.strerror}). "

@@ -43,7 +43,7 @@ class IdentityError(ConfigError):
 
 
 class DiskFullError(IdentityError):
-    """The data directory's disk is full. A start may succeed once there is space."""
+    """The data directory's disk is full or fails. A start may succeed once there is space."""
 
     exit_status = ExitStatus.UNAVAILABLE
 

@@ -1,4 +1,4 @@
-"""A start on a full disk is no matter of settings: it ends with a status after which another try makes sense."""
+"""A start on a full or failing disk is no matter of settings: its status says that another try makes sense."""
 
 import contextlib
 import errno
@@ -37,7 +37,7 @@ def open_files(folder: Path) -> list[Path]:
     return [path for path in links if path.is_relative_to(folder)]
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
 async def test_the_identity_s_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     identity = Identity(tmp_path / "data", "gw", 0, lambda: Ending.CLEAN)
     monkeypatch.setattr("gateway.data_dir.durable.write", refuse(code))
@@ -126,13 +126,14 @@ async def test_the_spool_s_disk_is_full(tmp_path: Path, monkeypatch: pytest.Monk
         "log": "bridge.spool.recovery.Loading._compare",  # behind the reading of the log
         "close": "bridge.spool.tally.Tally.write",
     }
+    code = errno.EIO if where in {"lock", "tally"} else errno.ENOSPC
     spool = await opened_spool(tmp_path / "s")
     await spool.append([SpoolBatch("t", 0, "r", 1, False, 1, (), 1, b"x")])
     if where == "log":
         monkeypatch.setattr("bridge.spool.store.Store.index_appended", lambda _self: None)
     if where != "close":
         await spool.close()
-    monkeypatch.setattr(names[where], full if where == "index" else refuse(errno.ENOSPC))
+    monkeypatch.setattr(names[where], full if where == "index" else refuse(code))
     if where == "close":
         await spool.close()
     else:
