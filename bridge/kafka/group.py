@@ -568,10 +568,12 @@ class GroupMember:
         if self._consumer is None:
             return
         settled = asyncio.ensure_future(self._settled.wait())
-        await asyncio.wait([settled], timeout=REVOKED_S if self._owned else 0)
-        await end_tasks(settled, *self._tasks)
-        self._settled.set()
         try:
+            try:
+                await asyncio.wait([settled], timeout=REVOKED_S if self._owned else 0)
+            finally:  # also when the caller's time is over: a heartbeat would keep the partitions from others
+                await end_tasks(settled, *self._tasks)
+                self._settled.set()
             if self._owned:
                 await self._give_up(self._owned)
             if leave and self._member:

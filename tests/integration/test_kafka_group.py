@@ -139,8 +139,9 @@ def crash(member: Member) -> None:
         task.cancel()
 
 
+@pytest.mark.parametrize("ends", ["by a crash", "by a stop in a rebalance that has no time"])
 async def test_a_crashed_members_partitions_wait_for_its_session(
-    backend: KafkaGroupBackend, monkeypatch: pytest.MonkeyPatch
+    backend: KafkaGroupBackend, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
     monkeypatch.setattr(group_module, "SESSION_S", 6.0)
     topic = await backend.topic(2)
@@ -148,7 +149,13 @@ async def test_a_crashed_members_partitions_wait_for_its_session(
     async with running(first, second):
         await second.owns(1)
         await first.owns(1)
-        crash(first)
+        if ends == "by a crash":
+            crash(first)
+        else:
+            first.group._settled.clear()  # type: ignore[attr-defined]
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await first.group.stop()
         crashed = set(first.owned)
         await second.owns(2)
         assert crashed <= set(second.owned)

@@ -89,7 +89,7 @@ async def test_a_forgotten_member_loses_all_and_joins_again() -> None:
     topic = await backend.topic(2)
     member = Member(backend, "one", topic)
     async with running(member):
-        await asyncio.sleep(1.1)  # in the middle of a read
+        await asyncio.sleep(1.102)  # between two looks of a read
         member.group.expire()
         await backend.put(topic, 0, b"for the next read")
         both = ((topic, 0), (topic, 1))
