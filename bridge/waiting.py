@@ -6,12 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 
-async def end_tasks(*tasks: asyncio.Future[Any] | None, patience_s: float | None = None) -> None:
+async def end_tasks(
+    *tasks: asyncio.Future[Any] | None,
+    patience_s: float | None = None,
+    failed: Callable[[BaseException], None] | None = None,
+) -> None:
     """Cancel tasks and wait until they have ended, at most ``patience_s``. None stands for a task that never began.
 
     - A task that has ended already is left as it is.
-    - A task's own error is neither raised nor marked as read, whether it failed before or because of its cancellation.
-      Its done callback gets it. Without one asyncio logs it ("Task exception was never retrieved").
+    - A task's own error is not raised, whether it failed before or because of its cancellation. ``failed`` gets it, or
+      the task's done callback. Without either asyncio logs it ("Task exception was never retrieved").
     - A cancellation of the caller is raised at once. The tasks end by themselves, for they are cancelled already.
     """
     running = [task for task in tasks if task is not None and not task.done()]
@@ -19,6 +23,10 @@ async def end_tasks(*tasks: asyncio.Future[Any] | None, patience_s: float | None
         task.cancel()
     if running:
         await asyncio.wait(running, timeout=patience_s)
+    if failed is not None:
+        for ended in tasks:
+            if ended is not None and ended.done():
+                report_failure(failed)(ended)
 
 
 def report_failure(failed: Callable[[BaseException], None]) -> Callable[[asyncio.Future[Any]], None]:

@@ -241,15 +241,19 @@ class CommandRunner:
         while not self._is_stopping:
             try:
                 await work()
-            except GatewayError as error:
-                self.view.errors[part] = str(error)
-                log.warning("commands_failed", commands=self.name, part=part, error=str(error), repeat_key=part)
-                forget_frames(error)
-            except Exception as error:
-                self.view.errors[part] = repr(error)
-                log.exception("commands_defect", commands=self.name, part=part)
+            except Exception as error:  # noqa: BLE001 - a defect of one part ends no other
+                self.view.errors[part] = str(error) if isinstance(error, GatewayError) else repr(error)
+                self._log_failure(part, error)
             self._timer_ns = 0  # the next ``look`` sets the timer anew
             await asyncio.sleep(backoff.next_ns(time.monotonic_ns()) / 1e9)
+
+    def _log_failure(self, part: str, error: BaseException) -> None:
+        """For what is tried again."""
+        if isinstance(error, GatewayError):
+            log.warning("commands_failed", commands=self.name, part=part, error=str(error), repeat_key=part)
+            forget_frames(error)
+        else:
+            log.error("commands_defect", commands=self.name, part=part, exc_info=error)
 
     def _broken(self, part: str, error: BaseException) -> None:
         self.view.errors[part] = f"A defect: {error!r}. What was being written waits until the next start."
@@ -281,8 +285,8 @@ class CommandRunner:
             self.view.errors.pop("group", None)
             while not self._is_stopping:
                 if assigning is not None and assigning.done():
-                    assigning.result()
-                    assigning = None
+                    ended, assigning = assigning, None
+                    ended.result()
                 if self._new and assigning is None:
                     assigning = asyncio.create_task(self._assign_new(), name=f"statuses {self.name}")
                 group.pause(self.dispatcher.full() | self._new.keys())
@@ -292,7 +296,7 @@ class CommandRunner:
                     self._rewind_to(self.dispatcher.rewind_ms())  # answers since then are read again
                     self.look()
         finally:
-            await end_tasks(assigning)
+            await end_tasks(assigning, failed=partial(self._log_failure, "earlier statuses"))
             if not self._is_stopping:
                 self._group = None
                 await group.stop()

@@ -2,17 +2,18 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from structlog.testing import capture_logs
 
 from bridge.commands.partition import Earlier
 from bridge.commands.ports import Committed, Partition
 from bridge.dead_letters.reading import LoggedRecord, Place
-from bridge.errors import TopicMissingError
+from bridge.errors import TopicMissingError, UnreachableError
 from bridge.routing.router import Router
 from bridge.waiting import end_tasks
 from config.settings import CommandSettings, MqttSettings, RouteSettings, SessionGroupSettings, Settings
@@ -132,11 +133,14 @@ async def test_of_a_topic_that_grows_beyond_the_status_topic_no_command_is_sent_
     assert not list(runner.view.problems())
 
 
-async def test_the_group_is_read_while_statuses_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A member that does not read for a minute is put out of its group, and would begin again, for ever."""
-    go_on, reads = asyncio.Event(), 0
+def consumer(
+    monkeypatch: pytest.MonkeyPatch, read_group: Callable[..., Awaitable[Any]], read_statuses: Callable[..., Any]
+) -> CommandRunner:
+    """A runner of which ``_consume`` may be called. Its group assigns PARTITION at once; ``read_group`` gets it."""
 
     class Group:
+        paused: Collection[Partition] = ()
+
         async def start(self) -> None:
             runner.assigned({PARTITION: None})
 
@@ -145,29 +149,55 @@ async def test_the_group_is_read_while_statuses_are(monkeypatch: pytest.MonkeyPa
         def pause(self, partitions: Collection[Partition]) -> None:
             self.paused = set(partitions)
 
-        async def read(self) -> list[LoggedRecord]:
-            nonlocal reads
-            await asyncio.sleep(0)
-            reads += 1
-            if reads == 5:
-                assert self.paused == {PARTITION}
-                go_on.set()
-            runner._is_stopping = PARTITION in runner.dispatcher.partitions
-            return []
+        read = read_group
 
     async def nothing(*_: object) -> None: ...
-
-    async def read(_starts: Mapping[int, int], _take: object) -> int:
-        await go_on.wait()
-        return 1
 
     monkeypatch.setattr(commanding, "GroupMember", lambda *_args, **_options: Group())
     monkeypatch.setattr(commanding, "prepare_topics", nothing)
     runner = make_command_runner(lambda: None)
-    runner._tail.read = read  # type: ignore[method-assign, assignment]
+    runner._tail.read = read_statuses  # type: ignore[method-assign]
+    return runner
+
+
+async def test_the_group_is_read_while_statuses_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that does not read for a minute is put out of its group, and would begin again, for ever."""
+    go_on, reads = asyncio.Event(), 0
+
+    async def read_group(group: Any) -> list[LoggedRecord]:
+        nonlocal reads
+        await asyncio.sleep(0)
+        reads += 1
+        if reads == 5:
+            assert group.paused == {PARTITION}
+            go_on.set()
+        runner._is_stopping = PARTITION in runner.dispatcher.partitions
+        return []
+
+    async def read_statuses(*_: object) -> int:
+        await go_on.wait()
+        return 1
+
+    runner = consumer(monkeypatch, read_group, read_statuses)
     async with asyncio.timeout(60):
         await runner._consume()
     assert reads > 5
+
+
+@pytest.mark.parametrize("error", [UnreachableError("Kafka is away"), ValueError("a defect")])
+@manual_time
+async def test_what_fails_beside_the_group_is_logged(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    async def read_group(_group: object) -> None:
+        await asyncio.sleep(0.1)
+        raise UnreachableError("the group is away")
+
+    async def read_statuses(*_: object) -> None:
+        raise error
+
+    with capture_logs() as lines, pytest.raises(UnreachableError, match="the group is away"):
+        await consumer(monkeypatch, read_group, read_statuses)._consume()
+    (line,) = [line for line in lines if "part" in line]
+    assert (line["part"], str(line.get("exc_info") or line["error"])) == ("earlier statuses", str(error))
 
 
 def test_of_earlier_statuses_only_those_that_may_be_needed_are_kept() -> None:

@@ -86,15 +86,17 @@ async def test_an_error_that_nobody_reads_is_logged_and_not_raised(before: bool)
     assert [type(error) for error in complaints()] == [UnreachableError]
 
 
+@pytest.mark.parametrize("callback", [True, False])
 @pytest.mark.parametrize("before", [True, False])
 @manual_time
-async def test_an_error_with_a_callback_is_told_once(before: bool) -> None:
+async def test_an_error_that_somebody_wants_is_told_once(before: bool, callback: bool) -> None:
     told: list[BaseException] = []
     task: asyncio.Task[None] | None = asyncio.create_task(broken(at_once=before))
     assert task is not None
-    task.add_done_callback(report_failure(told.append))
+    if callback:
+        task.add_done_callback(report_failure(told.append))
     await asyncio.sleep(0)
-    await end_tasks(task)
+    await end_tasks(task, failed=None if callback else told.append)
     await asyncio.sleep(0)
     del task
     assert [type(error) for error in told] == [UnreachableError]
@@ -108,7 +110,7 @@ async def test_a_cancellation_and_a_result_are_no_failures() -> None:
     for task in tasks:
         task.add_done_callback(report_failure(told.append))
     await asyncio.sleep(0)
-    await end_tasks(*tasks)
+    await end_tasks(*tasks, failed=told.append)
     await asyncio.sleep(0)
     assert not told
 
