@@ -18,6 +18,7 @@ import structlog
 
 from config.loading.transfer import to_json
 from config.settings import Settings
+from gateway.base.process.held_signals import held_back
 from gateway.http.answers import Answer
 from gateway.supervisor.channel import Channel, Message, open_channel
 from gateway.supervisor.cpu import cpu_ticks
@@ -343,13 +344,14 @@ def _start(slot: int, role: str) -> Prepared:
             command = [sys.executable, "-P", "-m", "gateway.cli.main", "run"]
             command += ["--slot", str(slot), "--channel", str(theirs.fileno()), "--role", role]
             path = os.pathsep.join([str(_PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])])
-            child = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                env={**os.environ, "PYTHONPATH": path},
-                start_new_session=True,
-            )
+            with held_back():  # from the process's first moment on
+                child = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                    env={**os.environ, "PYTHONPATH": path},
+                    start_new_session=True,
+                )
     except OSError:
         ours.close()
         raise

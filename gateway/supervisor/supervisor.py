@@ -26,6 +26,7 @@ from config.settings import Settings
 from gateway.base import logs
 from gateway.base.lifecycle import StopRequest
 from gateway.base.process import memory
+from gateway.base.process.held_signals import let_in
 from gateway.base.reload_plan import Wish
 from gateway.base.reload_state import ConfigState
 from gateway.base.reports import Operation, Reports, take_request
@@ -277,7 +278,8 @@ async def supervise(
         loop.add_signal_handler(signal.SIGUSR2, supervisor.ask_restart)
         loop.add_signal_handler(signal.SIGHUP, supervisor.ask_reload)
         try:
-            stopped = await supervisor.run(stop)
+            with let_in():
+                stopped = await supervisor.run(stop)
         finally:
             for number in (signal.SIGUSR2, signal.SIGHUP):
                 loop.remove_signal_handler(number)

@@ -10,6 +10,7 @@ import structlog
 
 from gateway.base.lifecycle import State, StopReport, StopRequest
 from gateway.base.process import memory
+from gateway.base.process.held_signals import let_in
 from gateway.base.signals import StopSignals
 from gateway.worker.facts import say_what_is_left
 from gateway.worker.reload import Reloader
@@ -40,7 +41,7 @@ async def run_worker(
     signals = StopSignals(
         stop, None if alone is None else alone.ask, forces=lambda: membership is None or membership.is_orphan
     )
-    with signals:
+    with signals, let_in():
         try:
             worker = Worker(settings, stop, membership, retiring=retiring)
         except Exception as error:

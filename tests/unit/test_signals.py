@@ -1,6 +1,7 @@
 """The first signal asks for an orderly stop, the second forces it, and the process ends as the signal says."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -8,7 +9,7 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -218,3 +219,58 @@ def test_what_tests_start_can_be_interrupted_where_they_themselves_cannot() -> N
         cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (ran.returncode, ran.stdout) == (0, "True\n"), ran.stderr
+
+
+SIGNALLED_EARLY = """
+import os, signal, sys
+
+class Signalled:
+    def find_spec(name, *_):
+        if name in ("gateway.cli", "gateway.supervisor.supervisor", "gateway.worker.worker"):
+            for number in (signal.SIGHUP, signal.SIGUSR2):
+                os.kill(os.getpid(), number)
+
+sys.meta_path.insert(0, Signalled)
+from gateway.start import main
+sys.exit(main())
+"""
+SETTINGS = """
+workers = 1
+mqtt.addresses = ["mqtt://127.0.0.1:1"]
+kafka.bootstrap_servers = ["127.0.0.1:1"]
+http.port = 0
+routes = [{ name = "telemetry", filters = ["devices/+/telemetry"], topic = "telemetry" }]
+"""
+
+
+def test_a_signal_that_comes_before_its_handler_waits_for_it(tmp_path: Path) -> None:
+    """A reload asked for while the gateway starts ended it. One asked of every process ended the workers."""
+    (tmp_path / "gateway.toml").write_text(SETTINGS)
+    command = [sys.executable, "-c", SIGNALLED_EARLY, "run"]
+    process = subprocess.Popen(command, cwd=tmp_path, env=own_environment(), stderr=subprocess.PIPE, text=True)
+    seen: list[dict[str, Any]] = []
+
+    def see(event: str, **fields: object) -> dict[str, Any]:
+        assert process.stderr is not None
+        for text in process.stderr:
+            seen.append(json.loads(text))
+            if ({"event": event} | fields).items() <= seen[-1].items():
+                return seen[-1]
+        pytest.fail(f"no {event} {fields} in {seen}")
+
+    deadline = threading.Timer(60, process.kill)
+    deadline.start()
+    with process:
+        assert {see("operation_asked")["operation"] for _ in range(2)} == {"reload", "restart"}
+        worker = 0
+        for event, fields in (
+            ("worker_started", {"role": "worker"}), ("worker_started", {"role": "successor"}), ("worker_stopped", {}),
+        ):  # fmt: skip
+            worker = see(event, **fields).get("pid", worker)
+            for number in (signal.SIGHUP, signal.SIGUSR2):
+                os.kill(worker, number)
+        process.terminate()
+        assert see("supervisor_stopped")["clean"]
+    deadline.cancel()
+    assert process.returncode == -signal.SIGTERM
+    assert not [line for line in seen if line["event"] in ("worker_ended", "worker_killed", "restart_failed")]

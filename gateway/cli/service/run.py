@@ -57,7 +57,9 @@ def _run(arguments: argparse.Namespace) -> int:
     sessions, SIGUSR2 replaces the workers one after the other, SIGHUP reads the settings again and takes the changes
     (as `gateway reload`, which also reports the result)."""
     from gateway.base.process import memory
+    from gateway.base.process.held_signals import hold_back
 
+    hold_back()
     memory.keep_heap_small()
     with memory.loading():
         from gateway.base import lean  # noqa: F401 - it works by being imported
@@ -123,8 +125,10 @@ def _run_member(sock: socket.socket, role: str) -> int:
     import json
 
     from gateway.base import logs
+    from gateway.base.process.held_signals import leave_to_supervisor
     from gateway.supervisor.channel import read_first
 
+    leave_to_supervisor()
     if role == "successor":
         _load_gently()
     _import_worker()
