@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from config.errors import ExitStatus
 from config.settings import Settings
 from gateway.supervisor.prefork import Prepared
 from gateway.supervisor.process import Reaper, Spawner
+from tests.command_line import run_gateway
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux alone")
@@ -97,6 +99,15 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_a_start_that_fails_closes_their_channels(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text(f'data_dir = "{file}/x"\nroutes = [{{ name = "a", filters = ["a"], topic = "a" }}]')
+    ran = run_gateway("run", "--config", file, "--workers", "2", PYTHONWARNINGS="default::ResourceWarning")
+    assert ran.returncode == ExitStatus.CONFIG
+    assert ran.stderr.startswith(f"gateway: data_dir {file}/x cannot be used (Not a directory).")
+    assert ran.stderr.count("\n") == 1
 
 
 async def test_one_that_has_ended_before_its_turn_is_replaced_by_a_program() -> None:

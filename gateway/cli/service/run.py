@@ -81,10 +81,14 @@ def _run(arguments: argparse.Namespace) -> int:
     if channel is not None:
         return _run_member(channel, "worker")
     import asyncio
+    import contextlib
 
     from gateway.supervisor.supervisor import supervise
 
-    status, signals = asyncio.run(supervise(loaded, lambda: _load(arguments), prepared))
+    with contextlib.ExitStack() as channels:
+        for one in prepared.values():
+            channels.enter_context(one.channel)  # a start that fails uses none of them
+        status, signals = asyncio.run(supervise(loaded, lambda: _load(arguments), prepared))
     if status is ExitStatus.OK:
         signals.reraise()
     return status
