@@ -27,6 +27,6 @@ What has bitten and must stay true:
     record.py         a record on its way through the interceptors
     tls.py            TLS contexts from settings, for both sides; they follow the files that the settings name
     topic_writer.py   writes an internal topic through the producer of the routes
-    waiting.py        waits that have an end: for an event, a moment, a beat, and tasks that are no longer wanted
+    waiting.py        waits that have an end: for what is asked for, an event, a moment, a beat, tasks no longer wanted
     wire.py           names and encodings of what is written into Kafka records; of statuses: commands/model.py
 """

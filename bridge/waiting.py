@@ -1,9 +1,32 @@
-"""Waits that have an end: for an event, for a moment, for a common beat, and for tasks that are no longer wanted."""
+"""Waits that have an end: for what is asked for, an event, a moment, a common beat, tasks that are no longer wanted."""
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
+
+_T = TypeVar("_T", bound=Hashable)
+
+
+class Asked(Generic[_T]):
+    """What was asked for, in that order. What is asked again while it waits is done once."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[_T, None] = {}
+        self._arrived = asyncio.Event()
+
+    def put(self, wanted: _T) -> None:
+        self._waiting.setdefault(wanted)
+        self._arrived.set()
+
+    async def get(self) -> _T:
+        """Wait for the next one, which waits no longer then. For one task."""
+        while not self._waiting:
+            self._arrived.clear()
+            await self._arrived.wait()
+        wanted = next(iter(self._waiting))
+        del self._waiting[wanted]
+        return wanted
 
 
 async def end_tasks(

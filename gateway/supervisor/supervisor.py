@@ -19,7 +19,7 @@ from typing import Any
 
 import structlog
 
-from bridge.waiting import end_tasks
+from bridge.waiting import Asked, end_tasks
 from config.errors import ConfigError, ExitStatus
 from config.loading.load import Loaded
 from config.settings import Settings
@@ -70,21 +70,19 @@ class Supervisor:
             FleetAnswers(self.fleet, self._metrics, lambda: self._doing, self.config),
             page=True,
         )
-        self._asked: asyncio.Queue[Wish | None] = asyncio.Queue()  # None: a restart
-        self._restart_asked = False
+        self._asked: Asked[Wish | None] = Asked()  # None: a restart
 
     def ask_restart(self) -> None:
         """Request a replacement of the workers after the present operation; repeated requests count once."""
-        if not self._restart_asked:
-            self._restart_asked = True
-            self._asked.put_nowait(None)
+        self._asked.put(None)
         _log.info("operation_asked", operation="restart")
 
     def ask_reload(self) -> None:
-        """Request a reload, by the request of the signal, after the present operation."""
+        """Request a reload, by the request of the signal, after the present operation. Repeated signals without one
+        count once: with Kafka away a reload takes half a minute."""
         wish = take_request(self._settings.data_dir, NAME)
         _log.info("operation_asked", operation="roll" if wish.rolling else "reload", dry_run=wish.dry_run)
-        self._asked.put_nowait(wish)
+        self._asked.put(wish)
 
     async def run(self, stop: StopRequest) -> Stopped:
         """Runs until ``stop`` is requested. Raises the error of a failed first start after everything has stopped."""
@@ -135,7 +133,6 @@ class Supervisor:
         while True:
             wish = await self._asked.get()
             if wish is None:
-                self._restart_asked = False
                 await self._restart()
             elif wish.rolling:
                 await self._roll(wish)

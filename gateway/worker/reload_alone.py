@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from bridge.waiting import end_tasks
+from bridge.waiting import Asked, end_tasks
 from config.error_words import words
 from config.errors import ExitStatus, GatewayError
 from gateway.base.reload_plan import Wish
@@ -37,13 +37,14 @@ class AloneReload:
         self._directory = settings.data_dir
         self._reports = Reports(settings.data_dir, self._who)
         self.state = ConfigState(loaded.file)
-        self._asked: asyncio.Queue[Wish] = asyncio.Queue()
+        self._asked: Asked[Wish] = Asked()
         self._task: asyncio.Task[None] | None = None
 
     def ask(self) -> None:
+        """Request a reload, by the request of the signal. Repeated signals without one count once."""
         wish = take_request(self._directory, self._who)
         _log.info("operation_asked", operation="reload", dry_run=wish.dry_run)
-        self._asked.put_nowait(wish)
+        self._asked.put(wish)
 
     def attach(self, worker: Worker) -> None:
         worker.show_config(self.state)

@@ -10,7 +10,7 @@ import signal
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from pydantic import SecretStr
@@ -418,43 +418,73 @@ def test_a_reload_may_change_the_number_of_workers() -> None:
     assert _check_change(Settings(workers=2), Settings(workers=5)) == 5
 
 
+class Supervised:
+    """A supervisor that runs for as long as the ``async with`` block. ``loads`` are what its reloads read, in turn."""
+
+    def __init__(self, spawner: Spawner, *loads: Loaded) -> None:
+        self.data_dir, self.loads, self.stop = loads[0].settings.data_dir, list(loads), StopRequest()
+        self._logs, done = contextlib.ExitStack(), reports.Reports(self.data_dir, "supervisor")
+        self.itself = Supervisor(loads[0], lambda: self.loads.pop(1), done, spawner, self._logs)  # type: ignore[arg-type]
+        self._spawner = spawner
+
+    async def __aenter__(self) -> Self:
+        self.running = asyncio.create_task(self.itself.run(self.stop))
+        await until(lambda: any("ready" in worker.marks for worker in self._spawner), "it is ready")
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        with self._logs:
+            self.stop.request()
+            await self.running
+
+    def ask(self, wish: Wish | None = None) -> None:
+        if wish is not None:
+            reports.ask(self.data_dir, "supervisor", wish)
+        self.itself.ask_reload()
+
+    async def answered(self, operation: reports.Operation, request: int) -> None:
+        def outcome() -> reports.Outcome:
+            return reports.read_outcome(self.data_dir, "supervisor", os.getpid(), operation, request)
+
+        await until(lambda: outcome().request == request and outcome().ok, f"{operation} {request} is done")
+
+
+def read(directory: Path, port: int = 0, **http: Any) -> Loaded:
+    return Loaded(Settings(data_dir=directory, workers=1, http=HttpSettings(port=port, **http)), {}, (), None)
+
+
 async def test_two_signals_at_once_in_a_replacement_end_it_and_start_nothing(spawner: Spawner, tmp_path: Path) -> None:
-    loaded = Loaded(Settings(data_dir=tmp_path, workers=1, http=HttpSettings(port=0)), {}, (), None)
-    stop, done = StopRequest(), reports.Reports(tmp_path, "supervisor")
-    with contextlib.ExitStack() as own_logs:
-        supervisor = Supervisor(loaded, lambda: loaded, done, spawner, own_logs)  # type: ignore[arg-type]
-        running = asyncio.create_task(supervisor.run(stop))
-        await until(lambda: any("ready" in worker.marks for worker in spawner), "it is ready")
+    async with Supervised(spawner, read(tmp_path)) as supervisor:
         spawner.hangs_at = ["up"]
         spawner.of(0).finish(1)
-        supervisor.ask_restart()
+        supervisor.itself.ask_restart()
         await until(lambda: len(spawner.made) == 2, "a successor is started")
-        await until(lambda: supervisor.fleet.slots[0].changing._waiters, "the slot's keeper waits")
+        await until(lambda: supervisor.itself.fleet.slots[0].changing._waiters, "the slot's keeper waits")
         successor = spawner.of(0)
         successor.ignores = ("SIGTERM",)
-        stop.request()
-        stop.force()
+        supervisor.stop.request()
+        supervisor.stop.force()
         await until(lambda: len(successor.signals) == 2, "it gets both", 10)
         successor.finish(75)
-        assert not (await running).clean
+        assert not (await supervisor.running).clean
     assert spawner.made[1:] == [successor]
 
 
 async def test_replaced_workers_bring_the_new_token_to_the_port(spawner: Spawner, tmp_path: Path) -> None:
-    def read(token: str, port: int = 0) -> Loaded:
-        http = HttpSettings(port=port, token=SecretStr(token))
-        return Loaded(Settings(data_dir=tmp_path, workers=1, http=http), {}, (), None)
-
-    stop, done = StopRequest(), reports.Reports(tmp_path, "supervisor")
-    with contextlib.ExitStack() as own_logs:
-        supervisor = Supervisor(read("before"), lambda: read("after"), done, spawner, own_logs)  # type: ignore[arg-type]
-        running = asyncio.create_task(supervisor.run(stop))
-        await until(lambda: any("ready" in worker.marks for worker in spawner), "it is ready")
-        reports.ask(tmp_path, "supervisor", Wish(1, rolling=True))
-        supervisor.ask_reload()
-        await until(lambda: reports.read_outcome(tmp_path, "supervisor", os.getpid(), "roll").ok, "it was rolled")
-        shown = [read(token, supervisor._http.port).settings.http for token in ("before", "after")]
-        answers = [await asyncio.to_thread(asking.ask, http, "/metrics", timeout_s=60) for http in shown]
+    after = read(tmp_path, token=SecretStr("after"))
+    async with Supervised(spawner, read(tmp_path, token=SecretStr("before")), after) as supervisor:
+        supervisor.ask(Wish(1, rolling=True))
+        await supervisor.answered("roll", 1)
+        shown = [read(tmp_path, supervisor.itself._http.port, token=SecretStr(token)) for token in ("before", "after")]
+        answers = [await asyncio.to_thread(asking.ask, one.settings.http, "/metrics", timeout_s=60) for one in shown]
         assert [status for status, _ in answers] == [401, 200]
-        stop.request()
-        await running
+
+
+async def test_reloads_that_nobody_waits_for_are_one(spawner: Spawner, tmp_path: Path) -> None:
+    """Each takes half a minute while Kafka is away. A command that asked for one gets its own answer."""
+    async with Supervised(spawner, *[read(tmp_path)] * 9) as supervisor:
+        for number in (0, 1, 0, 2, 0):
+            supervisor.ask(Wish(number) if number else None)
+        await supervisor.answered("reload", 2)
+        await supervisor.answered("reload", 1)
+        assert len(supervisor.loads) == 9 - 3
