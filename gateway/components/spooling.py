@@ -14,12 +14,14 @@ from bridge.produce.pipeline import Pipeline
 from bridge.produce.spooler import SpoolPolicy
 from bridge.spool.spool import Spool, spool_path
 from bridge.waiting import end_tasks
+from config.errors import forget_frames
 from config.settings import Settings
 from gateway.base.lifecycle import StopVerb
 from gateway.base.metrics import Metrics
 
 log = structlog.get_logger("spool")
 
+RETRY_S: Final = 5.0  # after a number of partitions that was not written
 CLOSE_PATIENCE_NS: Final = 200_000_000  # for answers to batches in flight: without them they are sent again
 
 
@@ -146,10 +148,15 @@ class Spooling:
             task.add_done_callback(self._remembering.discard)
 
     async def _remember(self, topic: str, partitions: int) -> None:
-        try:
-            await self.store.remember_topic(topic, partitions)
-        except SpoolWriteError as error:
-            log.warning("spool_not_written", error=str(error), repeat_key="remember")
+        """Write the number, again and again while the disk refuses it and it is the topic's last one."""
+        while self._remembered[topic] == partitions:
+            try:
+                await self.store.remember_topic(topic, partitions)
+                break
+            except SpoolWriteError as error:
+                log.warning("spool_not_written", error=str(error), repeat_key="remember")
+                forget_frames(error)
+                await asyncio.sleep(RETRY_S)
 
     def pin_all(self, topics: list[str]) -> bool:
         """Whether messages can be taken without Kafka: the partitions of all these topics are known from before.

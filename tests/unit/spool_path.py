@@ -97,3 +97,8 @@ async def reopened(folder: FilePath) -> tuple[int, SpoolReport]:
 async def read_batches(spool: Spool, topic: str = "telemetry") -> list[SpoolBatch]:
     """All of a topic's first partition."""
     return [stored.batch for stored in (await spool.read(topic, 0, 0, 1 << 30)).batches]
+
+
+def open_files(folder: FilePath) -> list[FilePath]:
+    """Of this process, below a folder."""
+    return [file for file in FilePath("/proc/self/fd").iterdir() if folder in file.resolve().parents]

@@ -22,7 +22,7 @@ from gateway.data_dir.ledger_log import begin_life, end_life
 from gateway.data_dir.meta_properties import IdentityError
 from gateway.data_dir.session_registry import SessionRecord
 from gateway.supervisor.place import held_place
-from tests.unit.spool_path import opened_spool
+from tests.unit.spool_path import open_files, opened_spool
 
 
 def refuse(code: int) -> Callable[..., NoReturn]:
@@ -30,11 +30,6 @@ def refuse(code: int) -> Callable[..., NoReturn]:
         raise OSError(code, os.strerror(code), "/data")
 
     return call
-
-
-def open_files(folder: Path) -> list[Path]:
-    links = (path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink())
-    return [path for path in links if path.is_relative_to(folder)]
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])

@@ -1,6 +1,7 @@
 """The Kafka side of a worker, without a Kafka."""
 
 import asyncio
+import errno
 from pathlib import Path
 from unittest.mock import AsyncMock, Mock
 
@@ -9,6 +10,7 @@ import pytest
 from bridge.produce.batch import Batch
 from bridge.produce.dead_letter import DeadLetters
 from bridge.routing.router import Router
+from bridge.spool.files import Topics
 from bridge.spool.record import SpoolBatch
 from bridge.waiting import end_tasks
 from config.settings import Settings
@@ -17,6 +19,7 @@ from gateway.components.kafka_side import KafkaSide
 from gateway.data_dir.directory import slots
 from gateway.worker.worker import Worker
 from tests.unit.fake_kafka import FakeBatch
+from tests.waiting import until
 
 ROUTE = {"name": "r", "filters": ["a"], "topic": "t"}
 
@@ -80,6 +83,19 @@ async def test_the_keys_of_an_earlier_life_s_spool_may_be_of_other_settings(
         assert doubt.call_count == lives
         await spooling.store.append([SpoolBatch("t", 0, "r", 1, False, 1, (), 1_700_000_000_000, b"x")])
         await spooling.stop(0)
+
+
+async def test_partitions_of_a_topic_that_the_disk_refuses_are_remembered_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without them a later start without Kafka would wait, and the MQTT broker's queue would overflow."""
+    monkeypatch.setattr("gateway.components.spooling.RETRY_S", 0.01)
+    monkeypatch.setattr(Topics, "write", Mock(side_effect=[OSError(errno.ENOSPC, "No space"), None]))
+    spooling = Worker(Settings(data_dir=tmp_path, routes=[ROUTE]), StopRequest()).spooling
+    await spooling.start()
+    spooling.remember("t", 3)
+    await until(lambda: spooling.store.topics() == {"t": 3}, "it is written")
+    await spooling.stop(0)
 
 
 async def test_a_worker_that_retires_before_its_spool_is_open_keeps_its_slot(

@@ -17,6 +17,7 @@ from bridge.errors import SpoolError
 from bridge.spool.adoption import adopt_spool
 from bridge.spool.record import SpoolBatch
 from bridge.spool.spool import Spool
+from tests.unit.spool_path import open_files
 from tests.waiting import until
 
 MIB = 1 << 20
@@ -39,10 +40,6 @@ async def opened(path: Path, **changes: object) -> AsyncIterator[Spool]:
     await spool.open()
     yield spool
     await spool.close()
-
-
-def open_files(folder: Path) -> list[Path]:
-    return [file for file in Path("/proc/self/fd").iterdir() if folder in file.resolve().parents]
 
 
 def segment_sizes(folder: Path) -> dict[Path, int]:
