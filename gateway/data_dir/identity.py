@@ -30,7 +30,6 @@ from gateway.data_dir.directory import (
     give_up,
     meta_locked,
     sessions_path,
-    slots,
     take_slot,
 )
 from gateway.data_dir.meta_properties import FORMAT_VERSION, WITNESS_FILE, IdentityError, Meta, Witness, read_meta
@@ -121,15 +120,6 @@ class Identity:
             for client_id in forget:
                 self.registry.forget(client_id)
             self.registry.record(records)
-
-    def recorded_elsewhere(self) -> dict[str, SessionRecord]:
-        """The sessions of all other slots by client id. This slot must not end them."""
-        found: dict[str, SessionRecord] = {}
-        for slot in slots(self._directory) - {self._worker}:
-            other = SessionRegistry(sessions_path(self._directory, slot))
-            other.load(put_aside=False)
-            found.update((record.client_id, record) for record in other.records)
-        return found
 
     def confirm_cluster(self, cluster_id: str | None) -> None:
         """Record Kafka's cluster id the first time, and compare it later. Raises IdentityError for another cluster.

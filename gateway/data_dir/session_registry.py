@@ -73,6 +73,16 @@ class SessionRegistry:
     def get(self, client_id: str) -> SessionRecord | None:
         return self._records.get(client_id)
 
+    def elsewhere(self) -> dict[str, SessionRecord]:
+        """What the other slots' files have now, by client id. This slot must not end these sessions."""
+        found: dict[str, SessionRecord] = {}
+        for path in self._path.parent.glob("worker-*.sessions.json"):
+            if path != self._path:
+                other = SessionRegistry(path)
+                other.load(put_aside=False)
+                found |= other._records
+        return found
+
     def load(self, *, put_aside: bool = True) -> bool:
         """Read the file; False for an invalid one. It is moved aside and logged, so that the start can go on. With
         ``put_aside`` False, for another slot's file, it stays."""

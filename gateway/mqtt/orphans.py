@@ -7,6 +7,7 @@ share of the messages until it expires, and then drop them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -66,9 +67,11 @@ def plan_sessions(
     found = {record.client_id: record for record in recorded}
     forget, orphans, left_behind = [], [], []
     for old in found.values():
-        new = present.get(old.client_id)
-        if new is None and old.client_id not in elsewhere:
+        new, other = present.get(old.client_id), elsewhere.get(old.client_id)
+        if new is None and other is None:
             orphans.append(old)
+        elif new is None and other is not None and _at_one_broker(old, other) and set(old.filters) - set(other.filters):
+            continue  # until the other slot's next start, which learns from it what the broker has
         elif new is None or not persistent:
             forget.append(old.client_id)
         elif not _at_one_broker(old, new):
@@ -168,6 +171,10 @@ class OrphanSession(Session):
         siblings = self._data_path.siblings
         while True:
             sibling_subscribed = siblings.next_subscribed
+            if self._is_elsewhere():
+                self._leave_to_other()
+                self._ended()
+                return
             try:
                 async with self._turns:
                     if await self._resume_and_end():
@@ -214,13 +221,7 @@ class OrphanSession(Session):
             if label != "requested":
                 log.warning("mqtt_disconnected", session=self.name, reason=label, detail=self.problem)
             if label == "taken_over":
-                # Another client uses this client id, so it is no orphan. A reconnect would end its connection.
-                log.warning(
-                    "orphan_session_in_use",
-                    client_id=self.plan.client_id,
-                    consequence="the session stays with the other client",
-                )
-                self._move(SessionState.ENDED)
+                self._leave_to_other()
                 return True
             return False
         gone = await self._end(connection)
@@ -233,6 +234,22 @@ class OrphanSession(Session):
                 acknowledged=connection.acknowledged,
             )
         return gone
+
+    def _is_elsewhere(self) -> bool:
+        """Whether another slot has recorded the session, perhaps after this one's start."""
+        registry = self._data_path.registry
+        with contextlib.suppress(OSError):
+            return registry is not None and self.plan.client_id in registry.elsewhere()
+        return False
+
+    def _leave_to_other(self) -> None:
+        """Another client uses this client id, so it is no orphan. A reconnect would end its connection."""
+        log.warning(
+            "orphan_session_in_use",
+            client_id=self.plan.client_id,
+            consequence="the session stays with the other client",
+        )
+        self._move(SessionState.ENDED)
 
 
 class Orphans:
@@ -275,7 +292,7 @@ class Orphans:
             identity.registry.records,
             wanted,
             persistent=settings.mqtt.persistent,
-            elsewhere=identity.recorded_elsewhere(),
+            elsewhere=identity.registry.elsewhere(),
         )
         identity.record_sessions(plan.record, plan.forget)
         for record in plan.left_behind:

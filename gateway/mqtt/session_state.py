@@ -2,6 +2,7 @@
 
     [*] --> waiting
     waiting --> connecting: the pause is over
+    waiting --> ended: another slot has it
     connecting --> waiting: refused, or no answer
     connecting --> subscribing: CONNACK
     subscribing --> running: SUBACK
@@ -52,7 +53,7 @@ _STOPS: Final = frozenset({_S.DRAINING, _S.UNSUBSCRIBING, _S.STOPPED})
 
 TRANSITIONS: Final[Mapping[SessionState, frozenset[SessionState]]] = MappingProxyType(
     {
-        _S.WAITING: frozenset({_S.CONNECTING, _S.STOPPED}),
+        _S.WAITING: frozenset({_S.CONNECTING, _S.ENDED, _S.STOPPED}),
         _S.CONNECTING: frozenset({_S.SUBSCRIBING, _S.WAITING, _S.STOPPED}),
         _S.SUBSCRIBING: frozenset({_S.RUNNING, _S.WAITING}) | _STOPS,
         _S.RUNNING: frozenset({_S.RENEWING, _S.WAITING}) | _STOPS,

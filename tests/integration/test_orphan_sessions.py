@@ -246,6 +246,27 @@ async def test_an_id_that_another_slot_uses_is_not_an_orphan(tmp_path: Path) -> 
             await other.stop()
 
 
+async def test_an_id_that_another_slot_takes_at_the_same_start_is_left_to_it(tmp_path: Path) -> None:
+    """The other slot records it a moment later. MQTT 3.1.1 does not say who ended a connection: the two would take the
+    session from each other for ever."""
+    async with ScriptedBroker() as broker:
+        async with life(tmp_path, broker, 2, protocol="3.1.1"):
+            pass
+        publish(broker, range(1500))
+        settings = make_settings(mqtt={"addresses": [f"mqtt://127.0.0.1:{broker.port}"], "protocol": "3.1.1", **FAST})
+        async with MemoryPath(settings) as path, life(tmp_path, broker, 1, protocol="3.1.1") as first:
+            first.path.producer.holding = True  # so that draining lasts
+            await until(lambda: len(broker.session("gateway-0-1").flying) == 32, "the orphan is drained")
+            other = Worker(tmp_path, path, [path.session(0, client_id="gateway-0-1")])
+            other.identity = Identity(tmp_path, "gateway", 1, lambda: Ending.CLEAN)
+            await other.start()
+            await asyncio.wait_for(first.orphans.wait_ended(), 60)
+            first.path.producer.release()
+            await until(lambda: set(found(first, other)) == set(range(1500)), "nothing is lost")
+            assert broker.session("gateway-0-1").connects == 3, "before, as an orphan, and now"
+            await other.stop()
+
+
 async def test_filters_of_earlier_settings_are_left(tmp_path: Path) -> None:
     async with ScriptedBroker() as broker:
         async with life(tmp_path, broker, 1, share_group="first"):

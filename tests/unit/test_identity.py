@@ -350,6 +350,26 @@ async def test_a_worker_whose_slot_is_left_has_not_retired(
     assert signals == [(os.getpid(), signal.SIGUSR1)]
 
 
+@pytest.mark.parametrize("runs", [False, True])
+async def test_slots_that_no_process_has_are_named_when_a_worker_retires(
+    runs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As one worker without a supervisor finds them after two with one: their sessions still get messages."""
+    life, other = Life(tmp_path / "data"), Life(tmp_path / "data", worker=1)
+    await life.start()
+    await other.start()
+    if not runs:
+        await other.stop()
+    file = tmp_path / "gateway.toml"
+    file.write_text(f'instance = "plant"\ndata_dir = "{tmp_path / "data"}"\n')
+    monkeypatch.setattr(os, "kill", lambda *_: asyncio.run(life.stop(Ending.RETIRED)))
+    status = await asyncio.to_thread(main, ["retire", "--config", str(file)])
+    assert status == (ExitStatus.OK if runs else ExitStatus.UNDRAINED)
+    assert ("Something is left of worker 1, which does not run" in capsys.readouterr().out) is not runs
+    if runs:
+        await other.stop()
+
+
 async def test_the_process_of_another_user_is_not_retired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

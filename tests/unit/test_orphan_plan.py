@@ -29,6 +29,7 @@ PLANS = {
     # A crash between SUBSCRIBE and UNSUBSCRIBE must not make the next life forget what the broker still has.
     "filters of before stay until they are left": ([BEFORE], [AFTER], [record("p-0", "b/#", "c/#", "a/#")], [], [], []),
     "what another slot has is forgotten here": ([record("p-2")], [P0], [P0], ["p-2"], [], []),
+    "but not before that slot knows its filters": ([record("p-2", "c/#")], [P0], [P0], [], [], []),
     "one that was another slot's has that slot's filters": ([], [P2], [record("p-2", "b/#", "c/#", "a/#")], [], [], []),
     "the same id at another broker is left behind": ([AWAY], [P0], [P0], [], [], [AWAY]),
     "one node more is the same broker": ([ONE_NODE_MORE], [P0], [P0], [], [], []),

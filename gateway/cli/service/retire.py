@@ -55,6 +55,12 @@ def _run(arguments: argparse.Namespace) -> int:
         )
         return ExitStatus.UNDRAINED
     tell(f"Worker {settings.worker} of instance {settings.instance} has retired (process {pid}).")
+    if left := {slot for slot in slots(settings.data_dir) if holder(settings.data_dir, slot) is None}:
+        tell(
+            f"Something is left of worker {', '.join(map(str, sorted(left)))}, which does not run: in its spool, or an "
+            "MQTT session. gateway retire again drains and ends it."
+        )
+        return ExitStatus.UNDRAINED
     return ExitStatus.OK
 
 
