@@ -27,7 +27,8 @@ class SessionRecord:
 
     ``session`` is its label within the worker. ``filters`` are those of its subscriptions, including ``$share``. One of
     ``addresses`` has the session. ``established`` are the filters under which copies for other groups may be dropped
-    (``gateway.components.copies``); an older file does not name them, and all are.
+    (``gateway.components.copies``); an older file does not name them, and all are. Without ``in_use``
+    the settings no longer name it, and it is kept for another slot that may use it.
     """
 
     client_id: str
@@ -36,6 +37,7 @@ class SessionRecord:
     protocol: str
     addresses: tuple[str, ...]
     established: tuple[str, ...] = ()
+    in_use: bool = True
 
     @property
     def group(self) -> str:
@@ -52,6 +54,7 @@ class SessionRecord:
             values["protocol"],
             tuple(values["addresses"]),
             tuple(values.get("established", values["filters"])),
+            values.get("in_use", True),
         )
 
 

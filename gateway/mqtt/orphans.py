@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -39,7 +40,8 @@ _KEPT_AT_LEAST: Final = timedelta(hours=1)  # otherwise a lost connection while 
 class Plan:
     """What becomes of the recorded sessions.
 
-    ``record``: those of the settings, with their former filters beside the present ones. ``forget``: client ids whose
+    ``record``: those of the settings, with their former filters beside the present ones, and those that another slot
+    uses and does not know all filters of. ``forget``: client ids whose
     record is useless. ``orphans``: sessions to drain and end. ``left_behind``: recorded at another broker, under a
     client id that is in use here; they cannot be resumed.
     """
@@ -65,19 +67,19 @@ def plan_sessions(
     """
     present = {record.client_id: record for record in wanted}
     found = {record.client_id: record for record in recorded}
-    forget, orphans, left_behind = [], [], []
+    forget, orphans, left_behind, kept = [], [], [], []
     for old in found.values():
         new, other = present.get(old.client_id), elsewhere.get(old.client_id)
-        if new is None and other is None:
-            orphans.append(old)
-        elif new is None and other is not None and _at_one_broker(old, other) and set(old.filters) - set(other.filters):
-            continue  # until the other slot's next start, which learns from it what the broker has
+        if new is None and (other is None or not other.in_use):
+            orphans.append(old if other is None else _with_filters(old, other))
+        elif new is None and other is not None and _with_filters(other, old) != other:
+            kept.append(replace(old, in_use=False))  # the other slot learns from it what the broker has
         elif new is None or not persistent:
             forget.append(old.client_id)
         elif not _at_one_broker(old, new):
             left_behind.append(old)
     record = _records(wanted, (elsewhere, found)) if persistent else ()
-    return Plan(record, tuple(forget), tuple(orphans), tuple(left_behind))
+    return Plan((*record, *kept), tuple(forget), tuple(orphans), tuple(left_behind))
 
 
 def _records(
@@ -89,10 +91,16 @@ def _records(
     records = []
     for new in wanted:
         olds = [old for one in known if (old := one.get(new.client_id)) and _at_one_broker(old, new)]
-        filters = dict.fromkeys(text for one in (new, *olds) for text in one.filters)
         established = [text for text in new.filters if is_single or any(text in old.established for old in olds)]
-        records.append(replace(new, filters=tuple(filters), established=tuple(established)))
+        records.append(replace(reduce(_with_filters, olds, new), established=tuple(established)))
     return tuple(records)
+
+
+def _with_filters(new: SessionRecord, old: SessionRecord) -> SessionRecord:
+    """``new`` with the filters of ``old`` behind its own, if both are at one broker."""
+    if not _at_one_broker(old, new):
+        return new
+    return replace(new, filters=tuple(dict.fromkeys(new.filters + old.filters)))
 
 
 def _at_one_broker(one: SessionRecord, other: SessionRecord) -> bool:
@@ -239,7 +247,8 @@ class OrphanSession(Session):
         """Whether another slot has recorded the session, perhaps after this one's start."""
         registry = self._data_path.registry
         with contextlib.suppress(OSError):
-            return registry is not None and self.plan.client_id in registry.elsewhere()
+            other = None if registry is None else registry.elsewhere().get(self.plan.client_id)
+            return other is not None and other.in_use
         return False
 
     def _leave_to_other(self) -> None:

@@ -29,7 +29,15 @@ PLANS = {
     # A crash between SUBSCRIBE and UNSUBSCRIBE must not make the next life forget what the broker still has.
     "filters of before stay until they are left": ([BEFORE], [AFTER], [record("p-0", "b/#", "c/#", "a/#")], [], [], []),
     "what another slot has is forgotten here": ([record("p-2")], [P0], [P0], ["p-2"], [], []),
-    "but not before that slot knows its filters": ([record("p-2", "c/#")], [P0], [P0], [], [], []),
+    "but not before that slot knows its filters": ([P2], [P0], [P0, replace(P2, in_use=False)], [], [], []),
+    "what another slot no longer uses is an orphan": (
+        [record("p-3", "b/#")],
+        [],
+        [],
+        [],
+        [record("p-3", "b/#", "a/#")],
+        [],
+    ),
     "one that was another slot's has that slot's filters": ([], [P2], [record("p-2", "b/#", "c/#", "a/#")], [], [], []),
     "the same id at another broker is left behind": ([AWAY], [P0], [P0], [], [], [AWAY]),
     "one node more is the same broker": ([ONE_NODE_MORE], [P0], [P0], [], [], []),
@@ -40,7 +48,8 @@ PLANS = {
 @pytest.mark.parametrize("case", PLANS)
 def test_what_becomes_of_recorded_sessions(case: str) -> None:
     recorded, wanted, *expected = PLANS[case]
-    plan = plan_sessions(recorded, wanted, persistent=True, elsewhere={"p-2": record("p-2", "a/#", "b/#")})
+    elsewhere = {"p-2": record("p-2", "a/#", "b/#"), "p-3": replace(record("p-3", "a/#"), in_use=False)}
+    plan = plan_sessions(recorded, wanted, persistent=True, elsewhere=elsewhere)
     records = [replace(record, established=()) for record in plan.record]
     assert [records, list(plan.forget), list(plan.orphans), list(plan.left_behind)] == expected
 
