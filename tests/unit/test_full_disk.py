@@ -123,9 +123,9 @@ async def test_the_spool_s_disk_is_full(tmp_path: Path, monkeypatch: pytest.Monk
     }
     code = errno.EIO if where in {"lock", "tally"} else errno.ENOSPC
     spool = await opened_spool(tmp_path / "s")
-    await spool.append([SpoolBatch("t", 0, "r", 1, False, 1, (), 1, b"x")])
     if where == "log":
         monkeypatch.setattr("bridge.spool.store.Store.index_appended", lambda _self: None)
+    await spool.append([SpoolBatch("t", 0, "r", 1, False, 1, (), 1, b"x")])
     if where != "close":
         await spool.close()
     monkeypatch.setattr(names[where], full if where == "index" else refuse(code))
@@ -133,7 +133,7 @@ async def test_the_spool_s_disk_is_full(tmp_path: Path, monkeypatch: pytest.Monk
         await spool.close()
     else:
         with pytest.raises(SpoolWriteError, match=r"its disk is full, or fails\. Make room") as raised:
-            await spool.open()
+            await opened_spool(tmp_path / "s")
         assert raised.value.exit_status is ExitStatus.UNAVAILABLE
     assert open_files(tmp_path) == []
 
