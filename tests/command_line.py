@@ -58,10 +58,13 @@ class Cli:
         from gateway.cli.main import main  # this module is imported for every test, the command line for few
 
         self._capsys.readouterr()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
             ended: object = main([str(word) for word in words])
         except SystemExit as exited:
             ended = exited.code
+        finally:  # `gateway run` lets signals wait, also in what later tests start
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         said = Said(*self._capsys.readouterr())
         assert ended == status, said
         return said

@@ -41,9 +41,9 @@ class Plan:
     """What becomes of the recorded sessions.
 
     ``record``: those of the settings, with their former filters beside the present ones, and those that another slot
-    uses and does not know all filters of. ``forget``: client ids whose
-    record is useless. ``orphans``: sessions to drain and end. ``left_behind``: recorded at another broker, under a
-    client id that is in use here; they cannot be resumed.
+    uses and does not know all filters of. ``forget``: client ids whose record is useless. ``orphans``: sessions to
+    drain and end. ``left_behind``: recorded at another broker, under a client id that is in use here; they cannot be
+    resumed.
     """
 
     record: tuple[SessionRecord, ...]
