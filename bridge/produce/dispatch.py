@@ -133,9 +133,8 @@ class Dispatcher:
         self.caches: list[dict[bytes, Entry]] = [{} for _ in range(16)]
         self.received_ms = 0  # of the read; the ingest sets it
         self.delivery_prefix = b""  # of the delivery ids; the session sets it
-        self.receives: Callable[[str, str], bool] = lambda _group, _topic: (
-            True
-        )  # whether a group certainly gets a topic
+        # Whether a group certainly receives the messages of a topic; other groups then drop their copies.
+        self.receives: Callable[[str, str], bool] = lambda _group, _topic: True
         self.clamped = 0  # records whose interceptor set a timestamp too far ahead
         self._older: list[dict[bytes, Entry]] = [{} for _ in range(16)]
         self._young = self._old = 0  # entries of caches and of _older, together at most _most

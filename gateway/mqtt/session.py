@@ -151,12 +151,16 @@ class Session:
         return SessionRecord(self.plan.client_id, self.plan.name, filters, mqtt.protocol, tuple(mqtt.addresses))
 
     @property
+    def _kept(self) -> SessionRecord | None:
+        """What the registry has of this session; None where no record is kept."""
+        registry = self._data_path.registry
+        return registry.get(self.plan.client_id) if registry is not None else None
+
+    @property
     def _held_filters(self) -> set[str]:
         """Every filter that the broker may have for this session: those wanted, and earlier ones that it has not left
         yet, as two reloads without a connection between them make."""
-        registry = self._data_path.registry
-        record = registry.get(self.plan.client_id) if registry is not None else None
-        earlier = record.filters if record is not None else ()
+        earlier = self._kept.filters if self._kept is not None else ()
         return {*earlier, *(subscription.filter for subscription in self.plan.subscriptions)}
 
     def _move(self, to: SessionState) -> None:
@@ -525,15 +529,12 @@ class Session:
     @property
     def established(self) -> set[str]:
         """The filters under which copies for other groups may be dropped: all, where no record is kept."""
-        registry = self._data_path.registry
-        record = registry.get(self.plan.client_id) if registry is not None else None
         wanted = {subscription.filter for subscription in self.plan.subscriptions}
-        return wanted if record is None else wanted.intersection(record.established)
+        return wanted if self._kept is None else wanted.intersection(self._kept.established)
 
     def establish(self, filters: tuple[str, ...]) -> None:
         """Record which filters are established. Raises OSError if the disk fails."""
-        registry = self._data_path.registry
-        record = registry.get(self.plan.client_id) if registry is not None else None
+        registry, record = self._data_path.registry, self._kept
         if registry is not None and record is not None:
             registry.record([replace(record, established=filters)])
 
@@ -680,8 +681,7 @@ class Session:
 
         Their messages have no route any more; in a shared group they would be missing elsewhere.
         """
-        registry, client = self._data_path.registry, self._client
-        record = registry.get(self.plan.client_id) if registry is not None else None
+        registry, record, client = self._data_path.registry, self._kept, self._client
         if registry is None or record is None or client is None:
             return
         wanted = tuple(subscription.filter for subscription in self.plan.subscriptions)
