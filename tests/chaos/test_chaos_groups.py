@@ -101,15 +101,14 @@ def test_what_waits_while_its_route_gets_sessions_of_its_own_is_written(
     other = {"name": "other", "filters": ["other/#"], "topic": unique, "group": "alarms"}
     own = {"name": "own", "filters": ["devices/+/telemetry"], "topic": unique, "group": "alarms"}
     every = {"name": "every", "filters": ["devices/#"], "topic": unique}
-    slow = in_order(max_inflight=8)  # so that the queue lasts
+    slow = in_order(max_inflight=8)
     if way == "reload":
         case = make_case(slow, workers=1, mqtt=ALARM_SESSIONS, routes=[other, every])
     else:
         case = make_case(slow, workers=1, routes=[every])
         assert case.gateway.stop() == -15, "the sessions stay, and queue what comes"
     broker, gateway = case.broker, case.gateway
-    broker.start_load(500)
-    broker.burst(10_000)
+    broker.start_load(500, waiting=6000)
     wait_until(lambda: broker.waiting() > 5000, "a queue")
     gateway.configure(mqtt=ALARM_SESSIONS, routes=[own, {**every, "topic": f"{unique}-rest"}])
     if way == "reload":
@@ -119,7 +118,6 @@ def test_what_waits_while_its_route_gets_sessions_of_its_own_is_written(
     if way == "crash":
         case.kill()
         gateway.start()
-    assert broker.waiting() > 1000, "the queue lasts"
     first = broker.stop_load()
     established = {"group": "alarms", "filters": ["$share/gateway/devices/+/telemetry"]}
     wait_until(

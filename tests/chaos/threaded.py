@@ -70,16 +70,18 @@ class ThreadedBroker:
     # --- load ---
 
     def start_load(
-        self, rate: int, *, devices: int = 50, qos: int = 1, size: int = 60, counts: dict[str, int] | None = None
-    ) -> None:
+        self, rate: int, *, devices: int = 50, qos: int = 1, size: int = 60, waiting: int = 0,
+        counts: dict[str, int] | None = None,
+    ) -> None:  # fmt: skip
         """Devices publish ``rate`` messages a second in all, until ``stop_load``; each is acknowledged at once.
         What they would have sent while the machine stood still is no burst afterwards: they stood still with it.
 
+        With ``waiting`` they publish more where fewer messages wait for room: the queue lasts, however fast it drains.
         ``counts`` are those of an earlier load, which this one goes on from.
         """
         self._stop_load.clear()
         began = dict(counts or {f"device-{number:04}": 0 for number in range(devices)})
-        self._load = asyncio.run_coroutine_threadsafe(self._publish(rate, began, qos, size), self._loop)
+        self._load = asyncio.run_coroutine_threadsafe(self._publish(rate, began, qos, size, waiting), self._loop)
 
     def burst(self, messages: int) -> None:
         """So many messages more, at once."""
@@ -95,12 +97,12 @@ class ThreadedBroker:
         self._stop_load.set()
         return self._load.result(30)
 
-    async def _publish(self, rate: int, counts: dict[str, int], qos: int, size: int) -> dict[str, int]:
+    async def _publish(self, rate: int, counts: dict[str, int], qos: int, size: int, waiting: int) -> dict[str, int]:
         names, devices = list(counts), len(counts)
         moment, sent, due = time.monotonic(), 0, 0.0
         while not self._stop_load.is_set():
             before, moment = moment, time.monotonic()
-            due += min(moment - before, 0.1) * rate + self._burst
+            due += min(moment - before, 0.1) * rate + self._burst + max(waiting - self._waiting(), 0)
             self._burst = 0
             for number in range(sent, int(due)):
                 device = names[number % devices]
@@ -153,7 +155,10 @@ class ThreadedBroker:
 
     def waiting(self) -> int:
         """Messages that wait for room in a session's window."""
-        return self.call(lambda: sum(len(session.queue) for session in self.broker.sessions.values()))
+        return self.call(self._waiting)
+
+    def _waiting(self) -> int:
+        return sum(len(session.queue) for session in self.broker.sessions.values())
 
     def drained(self) -> bool:
         """Whether every message was acknowledged by the gateway."""
