@@ -80,6 +80,8 @@ class _Auditor:
         self._purged_s = time.monotonic()
 
     def write(self, records: DataFrame, batch: int) -> None:  # called for each batch
+        # Each judgement opens all files of a day, of which every batch adds some.
+        records.sparkSession.conf.set("spark.databricks.delta.autoCompact.enabled", "true")  # the query's own session
         ledger = self._settings.ledger.topic
         now, writer = datetime.now(UTC), f"{QUERY}-{self._checkpoint.id}"
         with held(audit_transforms.slim(records, ledger)) as slim:

@@ -207,8 +207,8 @@ def _merge(devices: DeltaTable, rows: DataFrame) -> None:  # a row that a later 
 def without_forgotten(marked: DataFrame) -> DataFrame:
     """What a batch changed, without what the state still says of devices that were forgotten.
 
-    A device that was not heard since is gone: without a snapshot, and without events. Of one that was, no value is left
-    that is older. ``marked``: rows of the processor, with ``forgotten_ms``.
+    A device that was not heard since is gone: without a snapshot, and without events. Of one that was, no value and no
+    event is left that is older. ``marked``: rows of the processor, with ``forgotten_ms``.
     """
     it, forgotten = F.col("snapshot"), F.col("forgotten_ms")
     told = it["reason"].isin("birth", "death") & (it["since"] > forgotten)
@@ -219,7 +219,7 @@ def without_forgotten(marked: DataFrame) -> DataFrame:
     ).withField("value_times", F.map_filter(it["value_times"], lambda _, at: at > forgotten))
     return (
         marked.withColumn("silent", F.max(is_silent).over(Window.partitionBy("device")))
-        .where("kind = 'device' OR NOT silent")
+        .where("kind = 'device' OR NOT silent AND coalesce(at > forgotten_ms, true)")
         .withColumn("snapshot", F.when(F.expr("NOT silent"), F.when(forgotten.isNotNull(), newer).otherwise(it)))
         .drop("silent", "forgotten_ms")
     )

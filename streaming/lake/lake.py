@@ -20,8 +20,8 @@ from streaming import jvm
 from streaming.errors import StreamError
 from streaming.lake.storage import Folder, location
 
-LAYERS: Final = ("bronze", "silver", "silver_quarantine", "gold", "devices", "device_events", "anomalies", "audit",
-                 "registry")  # fmt: skip
+LAYERS: Final = ("bronze", "bronze_gaps", "silver", "silver_quarantine", "gold", "devices", "device_events",
+                 "anomalies", "audit_seen", "audit_ledger", "audit", "registry")  # fmt: skip
 """The tables that ``maintain`` and ``forget`` go through, from the first to the last, the way the data came."""
 
 

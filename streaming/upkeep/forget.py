@@ -25,7 +25,7 @@ from streaming.gold import job as gold
 from streaming.kafka.failures import cause
 from streaming.lake.delta_upkeep import DeltaUpkeep
 from streaming.lake.forgotten import Forgotten
-from streaming.lake.lake import DeltaTable, layers, tables_folder
+from streaming.lake.lake import DeltaTable, layers
 from streaming.lake.ranges import text
 from streaming.lake.storage import Folder, location
 from streaming.options import JOBS
@@ -84,7 +84,8 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
             f" {gone:%Y-%m-%d %H:%M} UTC on; until then older versions of the tables can be read."
         )
     registry, path = "", settings.stream.silver.registry
-    if path is not None and location(path) != tables_folder(settings.stream, "registry"):
+    own = DeltaTable(spark, settings.stream, "registry")
+    if path is not None and not (location(path) == own.url and own.exists()):  # which was done, if it is such a table
         registry = f" the registry {location(path)}, which stream.silver.registry names;"
     _say(
         "Not touched: what Kafka holds of the device (topics, dead letters, statuses of commands, the topic of"

@@ -19,6 +19,8 @@ from streaming.audit import job as audit
 from streaming.audit import transforms as audit_transforms
 from streaming.audit.transforms import ENTRIES, EXTENTS, SEEN
 from streaming.job import JobContext
+from streaming.lake.delta_upkeep import DeltaUpkeep
+from streaming.lake.lake import layers
 from streaming.progress import ImbalanceEvent
 from streaming.runtime.checkpoint import prepare_checkpoint
 from tests.chaos.harness import FULL
@@ -186,6 +188,22 @@ def test_what_was_missing_of_a_topic_that_is_gone_stays_so(
     for left in ([("u", 0, 0, 0, 0)], []):
         monkeypatch.setattr(auditor, "_extents", lambda *_, left=left: left)
         assert states_after(auditor, spark, 31) == ["balanced", "missing"]
+
+
+def test_what_it_keeps_is_few_files_and_maintain_prunes_them(spark: SparkSession, auditor: audit._Auditor) -> None:
+    few = "spark.databricks.delta.autoCompact.minNumFiles"
+    usual = spark.conf.get(few)
+    auditor._checkpoint.__dict__["id"] = "c"
+    record = spark.createDataFrame([("t", 0, 2, BEGIN, None, [])], RECORD)
+    try:
+        spark.conf.set(few, "2")
+        auditor.write(record, 1)
+    finally:
+        spark.conf.set(few, usual)
+        spark.conf.unset("spark.databricks.delta.autoCompact.enabled")  # a job's own session ends with it
+    tables = {it.name: it for it in layers(spark, auditor._settings.stream)}
+    assert {"audit", "audit_seen", "audit_ledger"} <= tables.keys()
+    assert [day.files for day in DeltaUpkeep(spark, tables["audit_seen"]).days(1)] == [1]
 
 
 def produce(kafka: KafkaCluster, topic: str, values: list[bytes], *headers: tuple[str, bytes], at_ms: int = 0) -> None:

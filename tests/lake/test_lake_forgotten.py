@@ -40,14 +40,14 @@ def test_of_a_device_not_heard_since_nothing_is_said_and_of_another_what_is_new(
         "other": snapshot(before, "silence", after, t=before),
     }
     rows = [("device", None, None, name, "edge", None, it) for name, it in told.items()]
-    rows += [("event", after, "offline", name, "edge", "", None) for name in (*told, None)]
+    rows += [("event", at, "offline", name, "edge", "", None) for name in (*told, None) for at in (before, after)]
     marked = forgotten.marked(spark.createDataFrame(rows, OUTPUT))
     assert marked is not None
     found = devices.without_forgotten(marked).collect()
     values = {row.device: row.snapshot and row.snapshot["values"] for row in found if row.kind == "device"}
     assert values == {"silent": None, "heard": {"t": float(after)}, "born": {}, "other": {"t": float(before)}}
     events = [row.device for row in found if row.kind == "event"]
-    assert sorted(events, key=str) == [None, "born", "heard", "other"]
+    assert sorted(events, key=str) == [None, None, "born", "heard", "other", "other"], "nothing from before"
     times = [row.snapshot.value_times for row in found if row.kind == "device" and row.device == "heard"]
     assert times == [{"t": after}]
 

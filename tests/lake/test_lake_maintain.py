@@ -258,7 +258,7 @@ def test_nothing_is_said_to_be_forgotten_or_kept_up_where_nothing_was_found(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chosen = settings(tmp_path)
-    silver = SilverSettings(registry=tmp_path / "registry")
+    silver = SilverSettings(registry=tmp_path / "lake" / "registry")  # where a Delta table could be
     chosen = Settings(stream=chosen.stream.model_copy(update={"silver": silver}))
     with pytest.raises(ConfigError, match="so nothing was looked at"):
         forget.run(spark, chosen, told(device="d"))
@@ -269,7 +269,7 @@ def test_nothing_is_said_to_be_forgotten_or_kept_up_where_nothing_was_found(
     assert forget.run(spark, chosen, told(device="D")) == ExitStatus.OK
     said = capsys.readouterr()
     assert "No table has a row of 'D'" in said.err
-    assert f"the registry {tmp_path}/registry, which stream.silver.registry names" in said.out
+    assert f"the registry {tmp_path}/lake/registry, which stream.silver.registry names" in said.out
 
 
 def test_a_conflict_is_tried_again_and_nothing_else_is(monkeypatch: pytest.MonkeyPatch) -> None:

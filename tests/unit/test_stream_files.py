@@ -292,6 +292,15 @@ def test_tables_that_would_be_doubled_go_with_the_checkpoint(stream: StreamSetti
     ], "the table first"
 
 
+def test_a_job_that_begins_before_the_answer_keeps_its_tables(stream: StreamSettings) -> None:
+    batch(stream.checkpoint / "bronze", 0, {"t": {"0": 11}})
+    with (stream.checkpoint / "bronze.lock").open("a") as lock:
+        answer = lambda: fcntl.flock(lock, fcntl.LOCK_EX) is None  # noqa: E731 (the job starts, then comes the yes)
+        with pytest.raises(ConfigError, match="in use by"):
+            reset.carry_out(stream, "bronze", LocalFolder, dry_run=False, agreed=answer)
+    assert (stream.checkpoint / "bronze").exists()
+
+
 def test_a_reset_says_that_forgotten_devices_come_back(stream: StreamSettings, cli: Cli) -> None:
     (stream.lake.path / "forgotten").mkdir(parents=True)
     for note in ("ab-1", ".ab-1.crc", "ab-2", "cd-3"):
