@@ -71,8 +71,9 @@ class _Gold:
 
     @property
     def whole_since(self) -> datetime:
-        """From when on silver has all readings it ever had."""
-        return EPOCH if self._kept is None else datetime.combine(datetime.now(UTC) - self._kept, time.min, UTC)
+        """From when on silver has all readings it ever had. Retention may have been shorter than it is now."""
+        kept = datetime.now(UTC) - self._kept if self._kept is not None else EPOCH
+        return datetime.combine(max(kept.date(), self.silver.whole_since()), time.min, UTC)
 
     def reach(self, touched: Sequence[_Stretch]) -> list[_Stretch]:
         """When the windows are that a part of ``touched`` is in."""

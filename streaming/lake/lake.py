@@ -8,7 +8,7 @@ such a number, a MERGE, is made so that doing it twice changes nothing.
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Final
 
 from pyspark import StorageLevel
@@ -31,6 +31,7 @@ def tables_folder(stream: StreamSettings, name: str) -> str:
 
 
 _LOG: Final = "_delta_log"
+_WHOLE_SINCE: Final = "_whole_since"  # in the table's folder; VACUUM leaves files that begin so
 RETENTION: Final = "delta.deletedFileRetentionDuration"
 """The property that says how long VACUUM leaves files that the newest version does not need."""
 DEFAULT_RETENTION: Final = timedelta(days=7)  # Delta's own
@@ -123,6 +124,15 @@ class DeltaTable:
         )
         (counts,) = rows.sparkSession.sql(f"MERGE INTO {into} t USING {{rows}} s ON {then}", rows=rows).collect()
         return counts
+
+    def note_whole_since(self, day: date) -> None:
+        """Notes that rows of earlier days are deleted: before they are. A longer retention later brings none back."""
+        if day > self.whole_since():
+            Folder(self._spark, self.url).write_text(_WHOLE_SINCE, day.isoformat())
+
+    def whole_since(self) -> date:
+        """The first day of which retention has deleted nothing."""
+        return date.fromisoformat(Folder(self._spark, self.url).read_text(_WHOLE_SINCE) or date.min.isoformat())
 
     def replace(self, rows: DataFrame) -> None:
         """Makes these all the rows and columns of the table, in one step; doing it again changes nothing."""

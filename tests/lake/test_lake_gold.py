@@ -33,7 +33,7 @@ from streaming.lake.lake import DeltaTable
 from streaming.lake.ranges import TimeRange
 from streaming.runtime import job_lock
 from streaming.silver.schema import PARTITIONS, silver_schema
-from streaming.upkeep import forget
+from streaming.upkeep import forget, maintain
 from tests.chaos.harness import in_full_form
 
 SILVER = silver_schema(
@@ -340,4 +340,8 @@ def test_a_reading_of_a_day_that_silver_no_longer_has_is_counted_and_changes_not
     part = gold._Gold(spark, settings)
     counts = gold._write(part, rows(spark, [whole, old]))
     assert (counts.rows, counts.late) == (2, 1)
+    silver = DeltaTable(spark, settings.stream, "silver")
+    assert "deleted" in next(maintain.due(spark, settings.stream, silver, datetime.now(UTC), dry_run=False))
+    for_ever = gold._Gold(spark, lake(tmp_path))  # which brings back nothing of what is deleted
+    assert gold._write(for_ever, rows(spark, [old])).late == 1
     assert_same(table(part.table.read().where("window = '1m tumbling'")), expected([whole], ["1m tumbling"]))
