@@ -1,7 +1,7 @@
 """``gateway stream forget DEVICE``: a device's rows out of every table.
 
 Records are found by what names the device in them: the header ``gateway.device``, the key, the field ``device`` of a
-JSON payload, and, for payloads that only a schema can read, their places as silver has them. Silver is done last, and
+JSON payload, what today's schemas take for their device, and their places as silver has them. Silver is done last, and
 a run that was cut off is simply run again. What Kafka still holds is not touched: bronze, made anew, has it again, and
 so has the quarantine what is bad.
 
@@ -20,6 +20,8 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code 
 from bridge.wire import GATEWAY_DEVICE
 from config.errors import ConfigError, ExitStatus
 from config.settings import Settings
+from streaming.decoding.decode import Decoding
+from streaming.decoding.device_schemas import load_device_schemas
 from streaming.errors import tell
 from streaming.gold import job as gold
 from streaming.kafka.failures import cause
@@ -35,7 +37,12 @@ from streaming.runtime.checkpoint_log import read_progress
 _say: Final = partial(print, flush=True)
 _LOOK_S: Final = 0.2
 _PLACE: Final = ("topic", "partition", "offset", "timestamp")
-"""Where bronze has a record. A topic that was made anew has its offsets again, at other times."""
+"""Where a record is in Kafka. A topic that was made anew has its offsets again, at other times."""
+_PLACES: Final = {
+    "bronze": _PLACE,
+    "silver_quarantine": ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_time"),
+}
+"""The tables of records, and their columns for it."""
 
 
 def of_device(columns: list[str], device: str) -> str:
@@ -100,10 +107,7 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
 
 def _forget(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> ExitStatus:
     device, dry_run = arguments.device, bool(arguments.dry_run)
-    silver, places = DeltaTable(spark, settings.stream, "silver"), None
-    if silver.exists():
-        mine = silver.read().where(F.col("device") == device)
-        places = mine.select("kafka_topic", "kafka_partition", "kafka_offset", "received_at").toDF(*_PLACE).persist()
+    places = _places(spark, settings, device)
     work = _Forgetting(spark, settings, device, places)
     status, found, failed = ExitStatus.OK, 0, False
     _line("table", "rows" if dry_run else "rows removed", "" if dry_run else "left")
@@ -124,28 +128,56 @@ def _forget(spark: SparkSession, settings: Settings, arguments: argparse.Namespa
         found += removed + left
         if left:
             status = ExitStatus.INCOMPLETE
-    if places is not None:
-        places.unpersist()
+    for known in places.values():
+        known.unpersist()
     if not (found or status):
         tell(f"No table has a row of {device!r}: is that its whole name, as in the column device?")
     return status
 
 
+def _places(spark: SparkSession, settings: Settings, device: str) -> dict[str, DataFrame]:
+    """Where the tables of records have the device's: as silver has it, and what today's schemas say of each record."""
+    decoding, silver = (
+        Decoding(load_device_schemas(settings.stream.silver.schemas)),
+        _existing(spark, settings, "silver"),
+    )
+    found = {}
+    for name, own in _PLACES.items():
+        if (rows := _existing(spark, settings, name)) is None:
+            continue
+        records = rows.select(
+            "key", "value", "headers", *(F.col(it).alias(to) for it, to in zip(own, _PLACE, strict=True))
+        )
+        its = decoding.decoded(records).where(F.col("device") == device).select(*_PLACE)
+        if silver is not None:
+            at = silver.where(F.col("device") == device)
+            its = its.unionByName(
+                at.select("kafka_topic", "kafka_partition", "kafka_offset", "received_at").toDF(*_PLACE)
+            )
+        found[name] = its.distinct().toDF(*own).persist()
+    return found
+
+
+def _existing(spark: SparkSession, settings: Settings, name: str) -> DataFrame | None:
+    table = DeltaTable(spark, settings.stream, name)
+    return table.read() if table.exists() else None
+
+
 class _Forgetting(NamedTuple):
-    """One device, and what is known of where its records are."""
+    """One device, and what is known of where its records are, by table."""
 
     spark: SparkSession
     settings: Settings
     device: str
-    places: DataFrame | None
+    places: dict[str, DataFrame]
 
     def count(self, table: DeltaTable) -> int:  # rows of the device: those that name it, and those at its places
         rows = table.read()
         condition = of_device(rows.columns, self.device)
         found = rows.where(condition)
-        if self.places is not None and "offset" in rows.columns:
+        if (places := self.places.get(table.name)) is not None:
             others = rows.where(f"NOT ({condition})")
-            found = found.unionByName(others.join(self.places, [*_PLACE], "left_semi"))
+            found = found.unionByName(others.join(places, places.columns, "left_semi"))
         return found.count()
 
     def remove(self, table: DeltaTable, *, now: bool) -> tuple[int, int]:
@@ -155,10 +187,9 @@ class _Forgetting(NamedTuple):
         if table.name == "gold":
             gold.forget_device(self.spark, self.settings, self.device)
         if before:
-            columns = table.read().columns
-            upkeep.delete(of_device(columns, self.device))
-            if self.places is not None and "offset" in columns:
-                upkeep.delete_at(self.places)
+            upkeep.delete(of_device(table.read().columns, self.device))
+            if (places := self.places.get(table.name)) is not None:
+                upkeep.delete_at(places)
         if before or now:
             upkeep.purge()
         if now:

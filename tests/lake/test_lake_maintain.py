@@ -131,7 +131,13 @@ def silver_rows(spark: SparkSession, devices: Iterable[tuple[str, int]]) -> Data
 def test_a_device_is_forgotten_in_every_table_and_only_that_device(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    schemas = tmp_path / "schemas"
+    schemas.mkdir()
+    (schemas / "schemas.toml").write_text('[types.boiler]\nmqtt_topics = ["b/+"]\ndevice = { mqtt_topic = 1 }\n')
+    (schemas / "boiler.json").write_text('{"type": "object", "properties": {"ts": {"type": "integer"}}}')
     chosen = settings(tmp_path)
+    silver_settings = chosen.stream.silver.model_copy(update={"schemas": schemas})
+    chosen = Settings(stream=chosen.stream.model_copy(update={"silver": silver_settings}))
     quoted = NAME.replace("\\", "\\\\")
     write_bronze(
         spark,
@@ -154,6 +160,10 @@ def test_a_device_is_forgotten_in_every_table_and_only_that_device(
         ("not_json", None, b"k", b"\x00", [("gateway.device", device.encode())], "t", 0, offset, at, TODAY, at)
         for device, offset in ((NAME, 2), ("other", 3))
     ]
+    bad += [
+        ("missing_field", "ts", b"b", b"{}", [("mqtt.topic", f"b/{device}".encode())], "t", 0, offset, at, TODAY, at)
+        for device, offset in ((NAME, 7), ("other", 8))
+    ]
     aside.append(spark.createDataFrame(bad, QUARANTINE), query="test", batch=0)
 
     assert forget.run(spark, chosen, told(device=NAME, dry_run=True)) == ExitStatus.OK
@@ -169,10 +179,10 @@ def test_a_device_is_forgotten_in_every_table_and_only_that_device(
     shown = capsys.readouterr().out
     assert re.search(r"^bronze +4 +0$", shown, re.MULTILINE), shown
     assert re.search(r"^silver +2 +0$", shown, re.MULTILINE), shown
-    assert re.search(r"^silver_quarantine +1 +0$", shown, re.MULTILINE), shown
+    assert re.search(r"^silver_quarantine +2 +0$", shown, re.MULTILINE), shown
     assert offsets(spark, chosen) == [0, 3, 4, 5]
     assert [row.device for row in silver.read().collect()] == ["other", "other"]
-    assert aside.read().count() == 1
+    assert sorted(row.kafka_offset for row in aside.read().collect()) == [3, 8]
     for table in ("bronze", "silver", "silver_quarantine"):
         left = spark.read.parquet(*map(str, (tmp_path / "lake" / table).rglob("*.parquet")))
         text = left.select(F.to_json(F.struct(*left.columns)).alias("row")).collect()
