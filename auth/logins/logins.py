@@ -160,9 +160,12 @@ class Logins:
             return self._no_answer(request, "backend_down")
         self.counts.in_flight = self._shedder.in_flight
         counted = self._attempts.begin(names, request.password, now_ns)
-        self._under_way[key] = asyncio.get_running_loop().create_task(
+        task = self._under_way[key] = asyncio.get_running_loop().create_task(
             self._verify(key, request, names, seen, counted), name="auth verification"
         )
+        # After its end, not at it: a verdict without a wait (a token, a backend that is down) is there before the
+        # server's own task calls ``login``, which would verify a second time.
+        task.add_done_callback(lambda _ended: self._under_way.pop(key, None))
         return None
 
     async def login(self, request: LoginRequest) -> LoginAnswer:
@@ -299,7 +302,6 @@ class Logins:
         finally:
             self._shedder.release()
             self.counts.in_flight = self._shedder.in_flight
-            self._under_way.pop(key, None)
             self._attempts.end(counted, request.password)
 
     def _admit(self, key: bytes, request: LoginRequest, names: Names, outcome: Outcome, seen: _Seen) -> LoginAnswer:
