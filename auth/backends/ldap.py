@@ -217,10 +217,13 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
         return found
 
     async def _entry(self, connection: DirectoryConnection, name: bytes, attributes: list[str]) -> Entry | None:
-        """The entry of this name, with the attributes that the connection's user may read."""
+        """The entry of this name, with the attributes that the connection's user may read. None: it may read none.
+        Raises BackendDownError for any other failure: without its groups, a rule that denies them would be passed."""
         result, found = await connection.search(
             name, _ANY, whole_tree=False, attributes=attributes, limit=1, seconds=self._seconds
         )
+        if result.code not in {0, _NO_SUCH_OBJECT} | _NEEDS_RIGHTS:
+            raise self._refused(result, "the search")
         return found[0] if result.code == 0 and found else None
 
     def _spelled(self, entry: Entry, values: tuple[str, ...]) -> bool:

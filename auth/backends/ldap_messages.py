@@ -145,6 +145,8 @@ def _decode(kind: Operation, content: bytes) -> Result | Entry | None:
             values += (value for _, value in _elements(found[1]))
         return Entry(name[1], tuple(values))
     code, _matched, said, *_rest = _elements(content)
+    if code[0] != ENUMERATED or not code[1]:
+        raise MalformedError("a result has no code")  # no bytes would read as 0, success
     return Result(int.from_bytes(code[1], "big"), said[1].decode(errors="replace"))
 
 

@@ -351,3 +351,24 @@ async def test_an_account_that_the_directory_locked_is_no_directory_down(by_name
             assert verdict.reason == "refused"
         assert one.up
         assert not one.failures
+
+
+async def test_a_user_is_not_let_in_without_its_groups_while_the_directory_is_busy(by_search: LdapSearchSite) -> None:
+    searches = 0
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal searches
+        uid = element(0x30, element(4, b"uid"), element(0x31, element(4, b"lamp")))
+        while request := await reader.read(65_536):  # one at a time, each shorter than 128 bytes
+            number, bind = request[4], request[5] == 0x60
+            searches += not bind
+            if searches == 2 and not bind:  # after the probe's: the user
+                entry = element(0x64, element(4, b"uid=lamp,o=x"), element(0x30, uid))
+                writer.write(element(0x30, element(2, bytes((number,))), entry))
+            writer.write(answer(number, 0x61, 0) if bind else answer(number, 0x65, 51 if searches == 3 else 0))
+
+    async with played(play) as port:
+        address, where = f"ldap://127.0.0.1:{port}", {"search_base": "o=x", "search_filter": "(uid=${username})"}
+        async with by_search.running(address=address, **where, group_attribute="memberOf") as one:
+            with pytest.raises(BackendDownError, match="cannot take the question now"):
+                await login(one, "lamp")

@@ -153,6 +153,12 @@ def test_answers_are_understood() -> None:
     assert decode_message(message(0x73, element(4, b"ldap://x"))).what is None
 
 
+@pytest.mark.parametrize("code", [element(0x0A), element(4, b"\0")])
+def test_a_result_without_a_code_is_no_success(code: bytes) -> None:
+    with pytest.raises(MalformedError, match="no code"):
+        decode_message(message(0x61, code + element(4) + element(4)))
+
+
 @given(st.binary(max_size=200))
 def test_nonsense_is_malformed_and_nothing_worse(data: bytes) -> None:
     with contextlib.suppress(MalformedError):
