@@ -107,6 +107,10 @@ def _text(name: str, value: object, limit: int) -> str:
         raise RecordError(f"{name} is no text but {type(value).__name__}")
     if "\0" in value:
         raise RecordError(f"{name} holds a null character")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # JSON may have half a surrogate pair, which no answer can carry to EMQX
+        raise RecordError(f"{name} is not UTF-8") from None
     if len(value) > limit:
         raise RecordError(f"{name} has {len(value)} characters; {limit} is the most")
     return value

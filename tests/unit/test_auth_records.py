@@ -48,11 +48,11 @@ def test_attributes(value: object) -> None:
 
 BAD: dict[str, list[object]] = {
     "is_superuser": ["maybe", 2, -1, 1.0, [], {}, "truetrue", b"\x02", b"\xff", object(), "x" * 100],
-    "groups": [1, {"a": 1}, ["a,b"], [1], [["a"]], "[1]", "[", '["a"', b"\xff", "a\0b", "g" * 257],
+    "groups": [1, {"a": 1}, ["a,b"], [1], [["a"]], "[1]", "[", '["a"', '["\\ud800"]', b"\xff", "a\0b", "g" * 257],
     "attributes": [
         1, [], "[]", "x", '"x"', "1", "{", '{"a": 1}', '{"a": null}', '{"a": {"b": "c"}}', '{"": "b"}', '{"a b": "c"}',
         '{"\u00e4": "c"}', '{"groups": "admins"}', '{"tenant": "other"}', {1: "a"}, {"a": "b\0"}, {"a": "b" * 4097},
-        {f"a{number}": "b" for number in range(101)}, "[" * 100_000, '{"a":' * 50_000,
+        '{"a": "\\ud800"}', {f"a{number}": "b" for number in range(101)}, "[" * 100_000, '{"a":' * 50_000,
     ],
 }  # fmt: skip
 
