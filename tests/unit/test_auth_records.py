@@ -18,32 +18,19 @@ def test_a_row_with_nothing_in_it() -> None:
     assert read_record({"other": object()}) == Record(), "other columns are not looked at"
 
 
-@pytest.mark.parametrize("value", [True, 1, "1", "true", "T", "yes", "on", b"1", b"\x01", " TRUE "])
-def test_a_superuser(value: object) -> None:
-    assert read_record({"is_superuser": value}).is_superuser
+VALUES: list[tuple[str, object, list[object]]] = [
+    ("is_superuser", True, [True, 1, "1", "true", "T", "yes", "on", b"1", b"\x01", " TRUE "]),
+    ("is_superuser", False, [None, False, 0, "0", "false", "F", "no", "off", "", b"0", b"\x00", b""]),
+    ("groups", {"a"}, ["a"]), ("groups", set(), ["", " , ", [], "[]"]),
+    ("groups", {"a", "b"}, ["a,b", " a , b ,, a", b"a,b", ["a", "b"], '["a", "b"]']),
+    ("attributes", {}, [None, "", " ", "{}", b"{}", {}]),
+    ("attributes", {"a": "b"}, ['{"a": "b"}', b'{"a": "b"}', {"a": "b"}, bytearray(b'{"a":"b"}')]),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", [None, False, 0, "0", "false", "F", "no", "off", "", b"0", b"\x00", b""])
-def test_no_superuser(value: object) -> None:
-    assert not read_record({"is_superuser": value}).is_superuser
-
-
-@pytest.mark.parametrize(("value", "groups"), [
-    ("a", {"a"}), ("a,b", {"a", "b"}), (" a , b ,, a", {"a", "b"}), ("", set()), (" , ", set()), (b"a,b", {"a", "b"}),
-    (["a", "b"], {"a", "b"}), ([], set()), ('["a", "b"]', {"a", "b"}), ("[]", set()),
-])  # fmt: skip
-def test_groups(value: object, groups: set[str]) -> None:
-    assert read_record({"groups": value}).groups == groups
-
-
-@pytest.mark.parametrize("value", [None, "", " ", "{}", b"{}", {}])
-def test_no_attributes(value: object) -> None:
-    assert read_record({"attributes": value}).attributes == {}
-
-
-@pytest.mark.parametrize("value", ['{"a": "b"}', b'{"a": "b"}', {"a": "b"}, bytearray(b'{"a":"b"}')])
-def test_attributes(value: object) -> None:
-    assert read_record({"attributes": value}).attributes == {"a": "b"}
+@pytest.mark.parametrize(("name", "meaning", "value"), [(row[0], row[1], one) for row in VALUES for one in row[2]])
+def test_what_a_value_means(name: str, meaning: object, value: object) -> None:
+    assert getattr(read_record({name: value}), name) == meaning
 
 
 BAD: dict[str, list[object]] = {
