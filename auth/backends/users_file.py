@@ -125,7 +125,7 @@ class UsersFileAuthenticator(LocalUsers):
         self._users = users
         self._readings += 1
         self.reloads["success"] += 1
-        self._store.changed_elsewhere()
+        self._store.changed_elsewhere(users.tenants)
         log.info("auth_users_file_read", file=str(self.path), users=len(users.users))
         return True
 

@@ -79,6 +79,7 @@ class Store:
         self._version = 0  # in the file, as the next
         self._ban_version = 0
         self._elsewhere = 0  # changes of users outside of the database
+        self._tenants_elsewhere: Mapping[str, Tenant] = {}
         # Added to the versions of the present file, because another file may have any versions.
         self.epoch = 0
         # Grows with each change of users, rules and tenants that ``refresh`` finds. A ban does not change it, because
@@ -127,9 +128,11 @@ class Store:
         """A transaction that changes it: see ``auth.store.edit.edit``."""
         return store_edit.edit(self.path, by, wait_s=wait_s, dry_run=dry_run)
 
-    def changed_elsewhere(self) -> None:
-        """Raise ``version``, after a change of users outside of the database."""
+    def changed_elsewhere(self, tenants: Mapping[str, Tenant]) -> None:
+        """Raise ``version``, after a change of users outside of the database. ``tenants`` are those by name that the
+        database may not have."""
         self._elsewhere += 1
+        self._tenants_elsewhere = tenants
         self._number(self._version, self._ban_version)
 
     def _number(self, version: int, ban_version: int) -> None:
@@ -155,8 +158,9 @@ class Store:
         return self._ask(self._find_ban, clientid, username, address, now_s)
 
     def tenant(self, name: str) -> Tenant | None:
-        """The tenant of that name. Raises BackendDownError."""
-        return self._ask(self._tenant, name)
+        """The tenant of that name, also one of the users file that the database does not have. Raises
+        BackendDownError."""
+        return self._ask(self._tenant, name) or self._tenants_elsewhere.get(name)
 
     def rules_for(self, subject: Subject) -> tuple[Rule, ...]:
         """The rules for this subject, its groups, tenant, networks and attributes, and for everybody, in order.

@@ -116,7 +116,9 @@ async def test_a_file_that_never_was_good_is_down(users: UsersFileAuthenticator,
     assert isinstance(await users.authenticate(LoginRequest("ann", "c", "secret")), Allow)
 
 
-async def test_an_export_of_the_database_is_a_users_file(users: UsersFileAuthenticator, path: Path) -> None:
+async def test_an_export_of_the_database_is_a_users_file(
+    users: UsersFileAuthenticator, path: Path, store: Store
+) -> None:
     secret, key = passwords.generate_secret(), b"k" * 32
     everybody = [
         User("clientid", "d1", passwords.hash_device_secret(secret, key), "acme"),
@@ -125,12 +127,16 @@ async def test_an_export_of_the_database_is_a_users_file(users: UsersFileAuthent
         User("address", "10.0.0.0/8"),
         User("address", "10.1.0.0/16", disabled=True),
     ]
-    tenants = [Tenant("acme", attributes={"plan": "small"}), Tenant("closed", enabled=False)]
+    tenants = [Tenant("acme", True, 7, attributes={"plan": "small"}), Tenant("closed", enabled=False)]
     lines = export_lines({passwords.device_key_id(key): key}, tenants, everybody)
     write(path, "".join(f"{line}\n" for line in lines))
     await users.start()
     one = is_a(Allow, await users.authenticate(LoginRequest("", "d1", secret)))
     assert dict(one.attributes) == {"plan": "small"}
+    known = [store.tenant(name) for name in ("acme", "closed")]
+    assert [(it.logins_per_second, it.enabled) for it in known if it] == [(7, True), (None, False)], (
+        "as limits and topics ask"
+    )
     assert is_a(Deny, await users.authenticate(LoginRequest("", "d2", secret))).reason == "tenant_disabled"
     assert isinstance(await users.authenticate(LoginRequest("", "d1", "wrong")), Deny)
     assert isinstance(await users.authenticate(LoginRequest(cert_common_name="cn")), Allow)
