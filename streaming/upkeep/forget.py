@@ -137,11 +137,8 @@ def _forget(spark: SparkSession, settings: Settings, arguments: argparse.Namespa
 
 def _places(spark: SparkSession, settings: Settings, device: str) -> dict[str, DataFrame]:
     """Where the tables of records have the device's: as silver has it, and what today's schemas say of each record."""
-    decoding, silver = (
-        Decoding(load_device_schemas(settings.stream.silver.schemas)),
-        _existing(spark, settings, "silver"),
-    )
-    found = {}
+    decoding = Decoding(load_device_schemas(settings.stream.silver.schemas))
+    silver, found = _existing(spark, settings, "silver"), {}
     for name, own in _PLACES.items():
         if (rows := _existing(spark, settings, name)) is None:
             continue
