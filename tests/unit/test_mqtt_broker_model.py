@@ -125,12 +125,13 @@ class Broker:
         """A QoS 2 message goes while it is on its way, as an expired one may, and its id is used for the next.
 
         That one has to be sent before anything else happens: a PUBREC that is on its way already would be taken for it,
-        whatever the receiver does. So not while the receiver does not read.
+        whatever the receiver does. So not while the receiver does not read, and only if one waits and has room.
         """
         self.hear()
-        if self.rig.connection.silent_s() == 0:
-            return
         session = self.session
+        has_room = len(session.sent) + len(session.released) <= WINDOW
+        if self.rig.connection.silent_s() == 0 or not session.queued or not has_room:
+            return
         for packet_id, message in session.sent.items():
             if message.qos == 2:
                 self.lost.add(message.number)
