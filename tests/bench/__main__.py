@@ -51,9 +51,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--devices", type=int, metavar="N", help="how many spark-devices and spark-gold have (default: 100,000)"
     )
+    parser.add_argument("--readings", type=int, default=10, metavar="N", help="how many each of them has (default: 10)")
     arguments = parser.parse_args(argv)
     if arguments.runs < 1:
         parser.error("--runs must be at least 1")
+    if arguments.readings < 2:
+        parser.error("--readings must be at least 2: one before a restart, one after it")
     return arguments
 
 
@@ -129,8 +132,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             kafka = Kafka(bootstrap)
             kafka.warm_up()
         site = stack.enter_context(
-            Site(kafka, directory, quick=arguments.quick, nab=arguments.nab, devices=arguments.devices)
-        )
+            Site(
+                kafka, directory, quick=arguments.quick, nab=arguments.nab,
+                devices=arguments.devices, readings=arguments.readings,
+            )
+        )  # fmt: skip
         results = run_rows(chosen, site, 1 if arguments.quick else arguments.runs)
     if arguments.only is None or _MEMORY_ROW in arguments.only:
         results.append(memory_row(results, RSS_LIMIT_MIB))

@@ -23,12 +23,14 @@ class Site:
     """
 
     def __init__(
-        self, kafka: Kafka | None, directory: Path, *, quick: bool, nab: Path | None = None, devices: int | None = None
-    ) -> None:
+        self, kafka: Kafka | None, directory: Path, *, quick: bool, nab: Path | None = None,
+        devices: int | None = None, readings: int = 10,
+    ) -> None:  # fmt: skip
         self._kafka: Final = kafka
         self.quick: Final = quick
         self.nab: Final = nab
         self.devices: Final = devices
+        self.readings: Final = readings
         self._directory = directory
         self._numbers = itertools.count()
         self._dead_letters = self._ledger = ""

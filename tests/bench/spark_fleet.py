@@ -16,7 +16,7 @@ from streaming.lake.delta_upkeep import DeltaUpkeep
 from streaming.lake.lake import DeltaTable
 from streaming.silver.schema import silver_schema
 from streaming.silver.tables import SilverTables
-from tests.bench.workload_devices import FLEET, GATEWAYS, MINUTES, Readings
+from tests.bench.workload_devices import FLEET, GATEWAYS, Readings
 
 _SIGNALS: Final = StructType([StructField(name, DoubleType()) for name in ("temperature", "humidity")])
 STARTS: Final[dict[str, Job]] = {"devices": devices.start, "gold": gold.start}
@@ -33,7 +33,7 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
     if readings.is_sorted:
         _sort(spark, settings, job)
     number = F.col("id")
-    for minute in range(readings.first, readings.first + MINUTES):
+    for minute in range(readings.first, readings.first + readings.minutes):
         at_ms = _BEGIN_MS + (minute - readings.first + readings.minute) * 60_000
         at = F.timestamp_millis(F.lit(at_ms) + number % 60_000)
         columns = {

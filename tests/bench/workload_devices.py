@@ -11,19 +11,19 @@ from tests.bench.spark_events import EVENT_LOG, BatchReads, batches
 from tests.bench.spark_job import Finished, SparkJob
 
 FLEET: Final = "spark.gateway.bench.fleet"
-MINUTES: Final = 5
 GATEWAYS: Final = 10
 _FEW: Final = 1_000
 
 
 class Readings(NamedTuple):
     """What a start of the job finds new: a reading a minute of the devices from ``begin`` to ``end``, each ``every``
-    th, for five minutes. ``first``: their first sequence number. ``minute``: the first of their times. ``is_sorted``:
+    th, for ``minutes``. ``first``: their first sequence number. ``minute``: the first of their times. ``is_sorted``:
     ``maintain`` has sorted the tables before."""
 
     begin: int
     end: int
     every: int
+    minutes: int
     first: int
     minute: int
     is_sorted: bool = False
@@ -31,16 +31,17 @@ class Readings(NamedTuple):
 
 def spark_fleet(site: Site, job: str) -> Measurement:
     """Ten readings of each device: five make it known, then the job is started again and takes the other five, for
-    which it loads each device from its state and merges it into its table. A third start takes five readings of each of
-    1,000 devices, spread over all. The figure is of the second start, from the start of the query to the end of its
+    which it loads each device from its state and merges it into its table. A third start takes as many readings of each
+    of 1,000 devices, spread over all. The figure is of the second start, from the start of the query to the end of its
     last process; the JVM is cold."""
-    devices = site.devices or site.scaled(100_000)
+    devices, minutes = site.devices or site.scaled(100_000), site.readings // 2
     with site.folder() as directory:
-        new, _ = _run(site, directory, job, Readings(0, devices, 1, 0, 0))
-        known, reads = _run(site, directory, job, Readings(0, devices, 1, MINUTES, MINUTES))
-        spread = Readings(0, devices, -(-devices // _FEW), 2 * MINUTES, 2 * MINUTES)
+        new, _ = _run(site, directory, job, Readings(0, devices, 1, minutes, 0, 0))
+        known, reads = _run(site, directory, job, Readings(0, devices, 1, minutes, minutes, minutes))
+        spread = Readings(0, devices, -(-devices // _FEW), minutes, 2 * minutes, 2 * minutes)
         few, few_reads = _run(site, directory, job, spread)
-        near = Readings(devices // 2, devices // 2 + min(_FEW, devices // 2), 1, 3 * MINUTES, MINUTES, is_sorted=True)
+        half = devices // 2
+        near = Readings(half, half + min(_FEW, half), 1, minutes, 3 * minutes, minutes, is_sorted=True)
         late, late_reads = _run(site, directory, job, near)
     state = reads[-1]
     details = {
@@ -80,6 +81,6 @@ def _run(site: Site, directory: Path, name: str, readings: Readings) -> tuple[Fi
     words = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
     with SparkJob("fleet", folder, settings, *words) as job:
         finished = job.finish()
-    if finished.rows != (rows := len(range(*readings[:3])) * MINUTES):
+    if finished.rows != (rows := len(range(*readings[:3])) * readings.minutes):
         raise BenchError(f"the job {name} counted {finished.rows} rows of {rows} readings")
     return finished, batches(folder)
