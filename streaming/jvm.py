@@ -43,6 +43,11 @@ def delta_files(spark: SparkSession, url: str) -> DataFrame:
     return DataFrame(_snapshot(spark, url).allFiles().toDF(), spark)
 
 
+def delta_version(spark: SparkSession, url: str) -> int:
+    """A Delta table's newest version. Blocks for its log alone."""
+    return int(_snapshot(spark, url).version())
+
+
 def delta_is_empty(spark: SparkSession, url: str) -> bool:
     """Whether a Delta table is known to have no file, by the checksum beside its last commit: without a Spark job."""
     checksum = _snapshot(spark, url).checksumOpt()

@@ -120,10 +120,14 @@ def _write(gold: _Gold, new: DataFrame) -> BatchCounts:
     since = F.lit(gold.whole_since)
 
     def replaced() -> BatchCounts:
-        seen = Observation()
+        seen, before = Observation(), gold.table.version()
         late = F.count_if(F.col("event_time") < since)
         watched = new.observe(seen, F.count(F.lit(1)).alias("rows"), late.alias("late"))
         _replace(gold, watched.where(F.col("event_time") >= since), gold.silver.read())
+        # A backfill and the job may write at once. Where the other's figures of newer silver came between our look at
+        # silver and our MERGE, Delta sees no conflict, and ours, which are older, took their place.
+        if gold.table.changes_since(before) > 1:
+            return replaced()
         return BatchCounts(seen.get["rows"], 0, late=seen.get["late"])
 
     return retried(replaced)  # what is computed anew is right, whatever compaction or forget has written between

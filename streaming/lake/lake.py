@@ -102,6 +102,18 @@ class DeltaTable:
                 f" Nothing was written. Bring the newer one back, or begin anew: gateway stream reset {job}."
             )
 
+    def version(self) -> int:
+        """The newest version. Blocks for the table's log alone."""
+        return jvm.delta_version(self._spark, self.url)
+
+    def changes_since(self, version: int) -> int:
+        """How many commits came after a version, without those that only put files together."""
+        made = self.version() - version
+        if made > 1:
+            history = self._spark.sql(f"DESCRIBE HISTORY {self.sql_name} LIMIT {made}")
+            made = history.where("operation <> 'OPTIMIZE'").count()
+        return made
+
     def is_empty(self) -> bool:
         """Whether the table is known to have no rows. Does not read it."""
         return jvm.delta_is_empty(self._spark, self.url)

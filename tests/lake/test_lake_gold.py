@@ -294,6 +294,27 @@ def test_a_late_reading_opens_golds_files_of_its_time_and_its_names_alone(spark:
     assert_same(table(part.table.read()), expected([*early, *later, late], ["1m tumbling"]))
 
 
+def test_of_two_that_write_at_once_neither_puts_older_figures_over_newer_ones(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one commits between our look at silver and our MERGE."""
+    settings = lake(tmp_path, gold={"windows": ["1m tumbling"]})
+    part, merge = gold._Gold(spark, settings), gold._merge
+    ours = readings(20, seed=8, over=timedelta(minutes=3))
+    theirs = [it._replace(offset=it.offset + 100) for it in ours]
+    append(spark, settings, ours)
+
+    def late(*given: Any) -> None:
+        monkeypatch.setattr(gold, "_merge", merge)
+        append(spark, settings, theirs)
+        gold._write(part, rows(spark, theirs))
+        merge(*given)
+
+    monkeypatch.setattr(gold, "_merge", late)
+    assert gold._write(part, rows(spark, ours)).rows == 20
+    assert_same(table(part.table.read()), expected([*ours, *theirs], ["1m tumbling"]))
+
+
 @in_full_form
 @given(order=st.permutations(range(24)), cuts=st.sets(st.integers(1, 23), min_size=1, max_size=1), repeat=st.booleans())
 @hypothesis_settings(
