@@ -46,7 +46,7 @@ _PLACE: Final = ("topic", "partition", "offset", "timestamp")
 
 def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> int:
     """Fills the stretch ``since_ms`` ≤ time < ``until_ms`` and prints what each day had. Returns OK, or UNJUDGED if
-    Kafka was read and may have deleted records of the stretch. Raises ConfigError if it is none, or longer than
+    Kafka may have deleted records of the stretch that nobody had read. Raises ConfigError if it is none, or longer than
     ``max_days``."""
     first, end = (moment(1000 * ms) for ms in (arguments.since_ms, arguments.until_ms))
     if first >= end:
@@ -94,6 +94,8 @@ def records_between(
         if kept.where((day <= first.date()) & (at < F.lit(first))).isEmpty():
             read = {}
     bounds, cut = _unread(spark, settings, read, [since for since, _ in days])
+    if kept is not None:
+        cut += _lost(spark, settings, kept, first, end)
     found = []
     for (since, until), (starts, ends) in zip(days, pairwise(bounds), strict=True):
         sources = {}
@@ -130,6 +132,23 @@ def _unread(
         for bound, found in zip(bounds, firsts, strict=True):
             bound[place] = max(found[place], known) if found[place] >= 0 else end
     return [*bounds, ends], cut
+
+
+def _lost(spark: SparkSession, settings: Settings, kept: DataFrame, first: datetime, end: datetime) -> list[str]:
+    """In words, what Kafka had lost before bronze came to read it, and may be of the stretch: no record behind it is
+    from before the stretch, and none before it from after."""
+    at, offset = F.col("timestamp"), F.col("offset")
+    around = kept.groupBy("topic", "partition").agg(
+        F.max(F.when(at < F.lit(first), offset)).alias("before"), F.min(F.when(at >= F.lit(end), offset)).alias("after")
+    )
+    gaps = lake_tables.bronze_gaps(spark, settings.stream).where(
+        F.col("topic").isin([*topics(settings)])
+        & F.col("reason").isin("deleted", "truncated")
+        & (F.col("seen_at") >= F.lit(first))
+    )
+    within = "coalesce(before < last_offset, true) AND coalesce(after > first_offset, true)"
+    rows = gaps.join(around, ["topic", "partition"], "left").where(within).orderBy("topic", "partition", "first_offset")
+    return [f"{it.topic}/{it.partition} from offset {it.first_offset} to {it.last_offset}" for it in rows.collect()]
 
 
 def _kafka(spark: SparkSession, settings: Settings, ranges: Mapping[Place, tuple[int, int]]) -> DataFrame:

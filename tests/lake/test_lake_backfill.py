@@ -16,9 +16,10 @@ from config.settings import KafkaSettings, Settings, StreamSettings
 from config.tables.stream_jobs import GoldSettings, LakeSettings
 from gateway.local.embedded.kafka import KafkaCluster
 from streaming import lake_tables
-from streaming.bronze.job import BRONZE
+from streaming.bronze.job import BRONZE, GAPS
 from streaming.gold import job as gold
 from streaming.lake.forgotten import Forgotten
+from streaming.lake.lake import DeltaTable
 from streaming.upkeep import backfill
 from tests.brokers.topics import delete_before
 from tests.chaos.harness import FULL
@@ -175,15 +176,24 @@ async def test_what_bronze_has_not_read_of_one_partition_comes_from_kafka(
     assert "from Kafka: 1 readings, 0 of them new" in from_kafka
 
 
-async def test_files_of_another_time_are_passed_over(
+async def test_files_of_another_time_are_passed_over_and_what_bronze_lost_is_told(
     spark: SparkSession, kafka: KafkaCluster, make_topic: Any, tmp_path: Path
 ) -> None:
-    settings = settings_for(tmp_path, **of_kafka(kafka, await make_topic(partitions=1)))
-    write_bronze(spark, settings, moments(12))  # all of one day
+    topic = await make_topic(partitions=1)
+    settings = settings_for(tmp_path, **of_kafka(kafka, topic))
+    write_bronze(spark, settings, moments(12), topic)  # all of one day
+    days = [(moments(2)[1], FIRST + timedelta(minutes=30))]  # offsets 1 and 2
+    # The first was lost before the stretch, the third after it; of the others nobody knows.
+    lost = [(topic, partition, at, at, "deleted", FIRST + timedelta(days=1), 0)
+            for partition, at in ((0, 0), (0, 2), (0, 4), (1, 7))]  # fmt: skip
+    DeltaTable(spark, settings.stream, "bronze_gaps").replace(spark.createDataFrame(lost, GAPS))
+    _, cut = backfill.records_between(spark, settings, days)
+    assert cut == [f"{topic}/0 from offset 2 to 2", f"{topic}/1 from offset 7 to 7"]
+
     bronze = f"{settings.stream.lake.path}/bronze"
     later = lake_tables.bronze(spark, settings.stream).withColumn("timestamp", F.expr("timestamp + INTERVAL 6 HOURS"))
     later.write.format("delta").mode("append").save(bronze)
-    (found,), _ = backfill.records_between(spark, settings, [(moments(2)[1], FIRST + timedelta(minutes=30))])
+    (found,), _ = backfill.records_between(spark, settings, days)
     assert {source: len(records.inputFiles()) for source, records in found.items()} == {"bronze": 1}
 
 
