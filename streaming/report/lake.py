@@ -447,7 +447,10 @@ def _audit(lake: _Lake, silver: DataFrame | None) -> None:
         return
     wrong = rows.where("missing > 0 OR unaccounted > 0")
     count = wrong.count()
-    lake.found("ledger differences", count, _left_by_audit(rows, silver), "lost.audit_left")
+    received = silver
+    if silver is None and (bronze := lake.table("bronze", "lost", "timestamp")) is not None:
+        received = bronze.withColumnRenamed("timestamp", "received_at")
+    lake.found("ledger differences", count, _left_by_audit(rows, received), "lost.audit_left")
     minutes = 0 if count else rows.where("open = 0 AND expired = 0").select("minute").distinct().count()
     if minutes:
         lake.report.absent["lost.audit"] = (
@@ -463,15 +466,18 @@ def _audit(lake: _Lake, silver: DataFrame | None) -> None:
     lake.show("lost.audit", "The gateway's ledger against Kafka", look_for, differences)
 
 
-def _left_by_audit(rows: DataFrame, silver: DataFrame | None) -> str | None:
-    """What the audit has not judged of the time that its rows are of; None if it has judged all."""
+def _left_by_audit(rows: DataFrame, received: DataFrame | None) -> str | None:
+    """What the audit has not judged of the time that its rows are of; None if it has judged all. ``received``: silver,
+    or bronze without it."""
     judged, unread, expired = _only(rows.selectExpr("count(1)", "sum(open)", "sum(expired)"))
     if not judged:
         return "Not judged: the table audit has no minute of this time."
     said = []
-    if silver is not None:
+    if received is None:
+        said.append("minutes that the audit does not have, which only silver or bronze would show")
+    else:
         minute = F.date_trunc("minute", "received_at").alias("minute")
-        left = silver.select(minute).distinct().join(rows.select("minute").distinct(), "minute", "left_anti")
+        left = received.select(minute).distinct().join(rows.select("minute").distinct(), "minute", "left_anti")
         count, first, last = _only(left.agg(F.count(F.lit(1)), F.min(_seconds("minute")), F.max(_seconds("minute"))))
         if count:
             said.append(f"{count:,} minutes with readings, from {moment(first)} to {moment(last)} UTC")

@@ -211,6 +211,8 @@ def test_devices_their_events_and_the_audit_are_on_the_page(spark: SparkSession,
     assert found.absent["lost.audit_left"] == (
         "Not judged: 32 minutes with readings, from 2026-11-21 08:02 to 2026-11-21 09:16 UTC."
     )
+    audited = DeltaTable(spark, chosen.stream, "audit").read()
+    assert "only silver or bronze" in (report._left_by_audit(audited, None) or "")
     values = {one.label: (one.value, one.bad) for one in found.findings}
     assert values["offline"] == ("1", True)
     assert values["missing numbers"] == (f"{2**63 + 6:,}", True)
