@@ -164,7 +164,10 @@ class UsersFileAuthenticator(LocalUsers):
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
-            await self.look()
+            try:
+                await self.look()
+            except Exception:  # a defect must not end the looks
+                log.exception("auth_defect", at="users_file", repeat_key="users_file")
 
 
 def _kept(user: User, plain: str | None) -> User:

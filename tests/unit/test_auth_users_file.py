@@ -20,6 +20,7 @@ from config.tables.auth import AuthHashingSettings, AuthSettings, AuthUsersFileS
 from gateway.auth_service.metrics import AuthMetrics
 from tests.kinds import is_a
 from tests.unit.access_parts import FakeHasher, opened_store
+from tests.waiting import until
 
 HASHING = AuthHashingSettings(memory=8 << 10, passes=1, threads=1)
 
@@ -143,6 +144,16 @@ async def test_an_export_of_the_database_is_a_users_file(
     assert isinstance(await users.authenticate(LoginRequest(peerhost="10.2.0.1")), Allow)
     assert isinstance(await users.authenticate(LoginRequest(peerhost="10.1.0.1")), Deny)
     assert isinstance(await users.authenticate(LoginRequest(peerhost="11.1.0.1")), Ignore)
+
+
+async def test_a_defect_in_one_look_does_not_end_the_looks(
+    users: UsersFileAuthenticator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("auth.backends.users_file._LOOK_S", 0.001)
+    await users.start()
+    looks = Mock(side_effect=RuntimeError)
+    monkeypatch.setattr(users, "_signature", looks)
+    await until(lambda: looks.call_count > 3)
 
 
 async def test_the_tenant_of_the_database_counts_where_the_file_has_none(
