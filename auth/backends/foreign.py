@@ -4,7 +4,7 @@ import ssl
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from auth.backends.record import Verification
+from auth.backends.record import RecordError, Verification
 from auth.backends.remote import RemoteAuthenticator
 from auth.backends.templates import LoginTemplate
 from auth.model import Ignore, LoginRequest, Verdict
@@ -14,10 +14,11 @@ from bridge.tls import tls_context
 from config.tables.auth import AuthMysqlSettings, AuthPostgresqlSettings, AuthRedisSettings
 
 C = TypeVar("C")
+Answer = Mapping[str, Any] | RecordError | None
 
 
-class ForeignAuthenticator(RemoteAuthenticator[C, "Mapping[str, Any] | None"]):
-    """Asks for the record of one user; None for an unknown user."""
+class ForeignAuthenticator(RemoteAuthenticator[C, Answer]):
+    """Asks for the record of one user: None for an unknown user, RecordError for a record that cannot be read."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class ForeignAuthenticator(RemoteAuthenticator[C, "Mapping[str, Any] | None"]):
     def _password(self) -> str | None:
         return None if self._secret is None else fresh(self._secret, f"auth.{self.name}.password")
 
-    async def _judge(self, request: LoginRequest, answer: Mapping[str, Any] | None) -> Verdict:
+    async def _judge(self, request: LoginRequest, answer: Answer) -> Verdict:
         if answer is None:
             return Ignore(self.name)
         return await self._verification.judge(answer, user=self._template.user(request), password=request.password)

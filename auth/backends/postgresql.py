@@ -15,7 +15,8 @@ from typing import Any, Final
 import asyncpg
 import structlog
 
-from auth.backends.foreign import ForeignAuthenticator
+from auth.backends.foreign import Answer, ForeignAuthenticator
+from auth.backends.record import RecordError
 from auth.backends.templates import LoginTemplate, usable
 from auth.errors import BackendDownError
 from auth.model import LoginRequest
@@ -23,8 +24,6 @@ from auth.ports import PasswordHasher
 from config.tables.auth import AuthPostgresqlSettings
 
 log = structlog.get_logger("auth")
-
-Row = dict[str, Any]
 
 _INTEGERS: Final = frozenset({"int2", "int4", "int8"})
 _TEXTS: Final = frozenset({"text", "varchar", "bpchar", "name", "unknown", "uuid", "inet", "cidr", "citext"})
@@ -91,7 +90,7 @@ class PostgresqlAuthenticator(ForeignAuthenticator[_Link]):
             raise
         return link
 
-    async def _ask(self, connection: _Link, request: LoginRequest) -> Row | None:
+    async def _ask(self, connection: _Link, request: LoginRequest) -> Answer:
         values = self._template.values(request)
         return await self._row(connection, [values[at] or None for at in self._first])
 
@@ -107,7 +106,7 @@ class PostgresqlAuthenticator(ForeignAuthenticator[_Link]):
 
     # The query.
 
-    async def _row(self, link: _Link, values: list[str | None]) -> Row | None:
+    async def _row(self, link: _Link, values: list[str | None]) -> Answer:
         """The user's row, or None, by the prepared query or, behind a pooler, by one prepared anew."""
         if link.statement is not None:
             try:
@@ -123,8 +122,9 @@ class PostgresqlAuthenticator(ForeignAuthenticator[_Link]):
             self._check_statement(statement)
             return await self._fetch(statement, values)
 
-    async def _fetch(self, statement: Any, values: list[str | None]) -> Row | None:
-        """The row of a statement; None without one, or for values that its types cannot have."""
+    async def _fetch(self, statement: Any, values: list[str | None]) -> Answer:
+        """The row of a statement; None without one, or for values that its types cannot have; RecordError for a
+        stored value that the query or the library cannot convert."""
         try:
             arguments = [
                 _argument(value, kind.name) for value, kind in zip(values, statement.get_parameters(), strict=True)
@@ -133,10 +133,11 @@ class PostgresqlAuthenticator(ForeignAuthenticator[_Link]):
             return None
         try:
             row = await statement.fetchrow(*arguments)
-        except (asyncpg.DataError, ValueError):  # the server's and the client's
-            # The column's type (a uuid, an address) cannot have this value, so the user is unknown. The probe's NULLs
-            # never raise this, so the probe finds a query that always fails.
-            return None
+        except (asyncpg.DataError, ValueError, OverflowError) as error:
+            # The probe's NULLs never raise this, so the probe finds a query that always fails.
+            if isinstance(error, asyncpg.DataError) and _is_of(error, values):
+                return None  # the column's type (a uuid, an address) cannot have this value, so the user is unknown
+            return RecordError(f"a value in the table cannot be converted ({type(error).__name__})")
         return None if row is None else dict(row)
 
     def _check_statement(self, statement: Any) -> None:
@@ -209,3 +210,12 @@ def _argument(value: str | None, kind: str) -> str | int | None:
     if not _INTEGER.fullmatch(value):
         raise ValueError("not a whole number")
     return int(value)
+
+
+def _is_of(error: asyncpg.DataError, values: list[str | None]) -> bool:
+    """Whether a value of the login cannot be converted, rather than one in the user's row. The server quotes the value,
+    in the marks of its language. A login's value that it does not quote counts as the row's."""
+    said: str | None = error.message
+    if said is None or isinstance(error, asyncpg.UntranslatableCharacterError):  # the client library's; LATIN1's
+        return True
+    return any(value and re.search(rf'["«»„“”]\s*{re.escape(value)}\s*["«»“”]', said) for value in values)

@@ -66,9 +66,11 @@ class Verification:
     salt_position: str = "prefix"
     iterations: int = 0
 
-    async def judge(self, row: Mapping[str, Any], *, user: str, password: str) -> Verdict:
+    async def judge(self, row: Mapping[str, Any] | RecordError, *, user: str, password: str) -> Verdict:
         """The verdict on the user of ``row`` with this password. Raises OverloadedError."""
         try:
+            if isinstance(row, RecordError):
+                raise row
             record = read_record(row)
             if not record.password_hash:
                 return Deny(self.backend, "bad_password", user, detail="There is no password_hash for this user.")

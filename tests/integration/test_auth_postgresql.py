@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from auth.backends.postgresql import PostgresqlAuthenticator
 from auth.errors import BackendDownError
 from auth.model import Allow, Deny, Ignore
 from config.errors import ConfigError
@@ -87,6 +88,47 @@ async def test_other_column_types(site: PostgresqlSite, kind: str, stored: str, 
         for other in others:
             assert isinstance(await login(authenticator, other), Ignore), repr(other)
         assert not authenticator.failures, "a client's name counted against the server"
+
+
+@pytest.mark.parametrize(
+    ("column", "good", "bad"),
+    [
+        ("tenant::int", "1", "x"),
+        ("tenant::int", "1", ""),
+        ("tenant::uuid", "7a2b0c1e-0000-4000-8000-000000000001", "7a2b"),
+        ("tenant::timestamp", "2026-01-01", "20000-01-01"),  # the server can, the library cannot
+    ],
+)
+@pytest.mark.parametrize("pooled", [False, True])
+async def test_a_stored_value_that_cannot_be_converted_refuses_its_user_alone(
+    site: PostgresqlSite, pooled: bool, column: str, good: str, bad: str
+) -> None:
+    """Passed on as unknown, such a user was let in by a weaker authenticator."""
+    await site.put_password("7", tenant=bad)
+    await site.put_password("8", tenant=good)
+    query = (
+        f'SELECT password_hash, {column} AS x FROM "{site.table}" '
+        "WHERE username = CAST(CAST(${username} AS text)::int AS text)"
+    )
+    async with site.running(query=query, pool_size=1) as authenticator:
+        assert isinstance(authenticator, PostgresqlAuthenticator)
+        authenticator._pooled = pooled
+        for _ in range(4):
+            verdict = await login(authenticator, "7")
+            assert isinstance(verdict, Deny)
+            assert (verdict.reason, "cannot be converted" in verdict.detail) == ("refused", True)
+            assert isinstance(await login(authenticator, "8"), Allow)
+            for name in ("9", "x", "99999999999", "7a2b", "integer"):
+                assert isinstance(await login(authenticator, name), Ignore), name
+        assert not authenticator.failures
+
+
+async def test_a_name_that_the_database_cannot_write_is_nobodys(site: PostgresqlSite) -> None:
+    site.server.sql("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    query = "SELECT 'x' AS password_hash WHERE '\u00e4' = ${username}"
+    async with site.running(database="latin", query=query) as authenticator:
+        assert isinstance(await login(authenticator, "\u00e4"), Deny)
+        assert isinstance(await login(authenticator, "\u20ac"), Ignore)
 
 
 async def test_a_column_type_that_takes_no_text_is_told(site: PostgresqlSite) -> None:
