@@ -46,17 +46,16 @@ _NO_ATTRIBUTES: Final = "1.1"  # RFC 4511 section 4.5.1.8
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The directory's answer: the ``code`` of the bind (None without one), and the groups of an admitted user."""
+    """The directory's answer: the ``code`` of the bind, and the groups of an admitted user."""
 
-    code: int | None
+    code: int
     groups: tuple[str, ...] = ()
 
 
 _NOBODY: Final = _Found(_NO_SUCH_OBJECT)
-_SEVERAL: Final = _Found(None)
 
 
-class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
+class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found | RecordError]):
     """An ``auth.ports.Authenticator`` over a directory: by a name made of the user's, or by an entry that is found."""
 
     def __init__(self, settings: AuthLdapSettings) -> None:
@@ -116,8 +115,16 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
             raise
         return connection
 
-    async def _ask(self, connection: DirectoryConnection, request: LoginRequest) -> _Found:
-        """The result of a bind as the user: by a name made from ``bind_dn``, or by the entry that the filter finds."""
+    async def _ask(self, connection: DirectoryConnection, request: LoginRequest) -> _Found | RecordError:
+        """The result of a bind as the user, or why its entry, and perhaps no other's, cannot be used."""
+        try:
+            return await self._bound(connection, request)
+        except RecordError as error:
+            return error
+
+    async def _bound(self, connection: DirectoryConnection, request: LoginRequest) -> _Found:
+        """The result of a bind as the user: by a name made from ``bind_dn``, or by the entry that the filter finds.
+        Raises RecordError."""
         values = self._template.values(request)
         try:
             password = request.password.encode()
@@ -133,7 +140,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
             return found
         entries = await self._find(connection, values)
         if len(entries) > 1:
-            return _SEVERAL
+            raise RecordError("auth.ldap.search_filter finds several entries")
         if not entries or not self._spelled(entries[0], values):
             # An unknown user must take as long as a wrong password.
             nobody = f"cn={secrets.token_hex(8)},{self._settings.search_base}".encode()
@@ -154,13 +161,11 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
         else:  # the directory's own entry, which all may read
             await connection.search(b"", _ANY, whole_tree=False, attributes=[_NO_ATTRIBUTES], limit=1, seconds=1)
 
-    async def _judge(self, request: LoginRequest, answer: _Found) -> Verdict:
+    async def _judge(self, request: LoginRequest, answer: _Found | RecordError) -> Verdict:
         """The verdict on ``answer``, which has the code of the user's bind, and its groups."""
         user = self._template.user(request)
-        if answer is _SEVERAL:
-            return Deny(
-                self.name, "refused", user, detail="auth.ldap.search_filter finds several entries for this user."
-            )
+        if isinstance(answer, RecordError):
+            return Deny(self.name, "refused", user, detail=f"The user's entry cannot be used: {answer}.")
         match answer.code:
             case 0:
                 pass
@@ -206,13 +211,12 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
         return _Found(0, tuple(first_name_part(value.decode(errors="replace")) for value in known.values))
 
     async def _own_entry(self, connection: DirectoryConnection, name: bytes, attributes: list[str], why: str) -> Entry:
-        """The user's entry as the user may read it."""
+        """The user's entry as the user may read it. Raises RecordError if it may not."""
         found = await self._entry(connection, name, attributes)
         if found is None:
-            raise self._down(
-                f"does not let users read their own entry, which {why} needs: allow it, or set search_base and a "
-                "search_username that may",
-                "settings",
+            raise RecordError(
+                f"the directory does not let the user read it, which {why} needs: allow it, or set search_base and a "
+                "search_username that may"
             )
         return found
 
@@ -228,14 +232,13 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
 
     def _spelled(self, entry: Entry, values: tuple[str, ...]) -> bool:
         """Whether the client spells its name exactly as its entry does. A directory takes ``DEV1`` and ``dev1`` for
-        one, but rules and EMQX compare exactly. Raises BackendDownError when the entry's spelling cannot be read."""
+        one, but rules and EMQX compare exactly. Raises RecordError when the entry's spelling cannot be read."""
         if not self._spelling_checks:
             return True
         if not entry.values:
-            raise self._down(
-                f"does not show {', '.join(self._name_attributes)} of an entry that it finds by it: let the user that "
-                "searches read it, or set auth.ldap.exact_names = false",
-                "settings",
+            raise RecordError(
+                f"the directory does not show its {', '.join(self._name_attributes)}: let the user that searches read "
+                "that, or set auth.ldap.exact_names = false"
             )
         filled = self._by_name(values)
         exact = {name for one in self._spelling_checks if one.filled(filled) in entry.values for name in one.names}

@@ -190,6 +190,23 @@ async def test_a_filter_that_finds_several_lets_nobody_in(by_search: LdapSearchS
         assert "several entries" in verdict.detail
 
 
+async def test_an_entry_that_cannot_be_read_refuses_its_user_alone(either: LdapSite) -> None:
+    """Three logins of such a user had the breaker open for everybody."""
+    for name in ("lamp", "shy", "mute"):
+        await either.put_password(name)
+    async with either.running() as authenticator:
+        for _ in range(4):
+            for name in ("shy", "mute"):
+                verdict = await login(authenticator, name)
+                assert not isinstance(verdict, Allow)
+                if name == "shy" or isinstance(either, LdapNameSite):  # to a search, the other one is not there
+                    assert isinstance(verdict, Deny)
+                    assert (verdict.reason, "auth.ldap.exact_names" in verdict.detail) == ("refused", True)
+        assert isinstance(await login(authenticator, "lamp"), Allow)
+        assert authenticator.up
+        assert not authenticator.failures
+
+
 async def test_starttls(either: LdapSite) -> None:
     await either.put_password("lamp")
     async with either.running(tls=either.tls()) as authenticator:

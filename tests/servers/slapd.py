@@ -19,7 +19,7 @@ _MANAGER = f"cn=manager,{SUFFIX}"
 
 class Slapd(LoopbackServer):
     """``SEARCHER`` with ``PASSWORD`` may search below ``PEOPLE``; users may read their own entry, nobody else's, and
-    anonymous clients nothing."""
+    anonymous clients nothing. The ``uid`` of "shy" cannot be read, nor anything of "mute"."""
 
     package: ClassVar[str] = "slapd"
     account: ClassVar[str | None] = "openldap"
@@ -45,6 +45,8 @@ class Slapd(LoopbackServer):
             f'database mdb\nsuffix "{SUFFIX}"\nrootdn "{_MANAGER}"\nrootpw {PASSWORD}\n'
             f"directory {self.directory}/data\nmaxsize 67108864\ndbnosync\nindex uid eq\n"
             "access to attrs=userPassword by anonymous auth by * none\n"
+            'access to dn.regex="^uid=shy," attrs=uid by * search\n'
+            'access to dn.regex="^uid=mute," attrs=entry by * search\n'
             f'access to * by dn.exact="{SEARCHER}" read by self read by * none\n'
         )
         self.hand_over()
