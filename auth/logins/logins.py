@@ -189,6 +189,10 @@ class Logins:
         """The answer to a login that was verified before, counted; None: it is decided anew."""
         store = self._store
         seen = entry.seen
+        expires_at_s = entry.allow.expires_at_s
+        if expires_at_s is not None and expires_at_s <= self._now_s():
+            self._verified.drop(key)  # the clock was set; the chain decides
+            return None
         if (seen.version != store.version or seen.ban_version != store.ban_version) and not self._still_holds(
             key, entry, request
         ):
@@ -201,12 +205,8 @@ class Logins:
             self._note_login(request.clientid, now_ns)
         answer = entry.answer
         if answer is None:
-            now_s = self._now_s()
-            expire_at_s = self.answer_writer.expire_at_s(entry.allow, now_s)
-            if expire_at_s is not None and expire_at_s <= now_s:
-                self._verified.drop(key)  # the clock was set; the chain decides
-                return None
             assert entry.draft is not None
+            expire_at_s = self.answer_writer.expire_at_s(entry.allow, self._now_s())
             answer = LoginAnswer("allow", entry.draft.body(expire_at_s), "cached")
         counts = self.counts
         counts.cache_hits += 1
