@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import queue
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +25,10 @@ QUICK = {
     # rows: silver's tests took 283 CPU seconds with that and 235 without.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # One task reads what a few files or a frame hold, and a table's log: for each more its plan is packed and unpacked.
+    "spark.sql.leafNodeDefaultParallelism": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.ui.explainMode": "simple",  # each query's plan is written down, for a page that is off
 }
 
 
@@ -30,9 +36,19 @@ QUICK = {
 def spark() -> Iterator[SparkSession]:
     from config.settings import Settings
     from gateway.local.runtime.jars import resolve
-    from streaming.runtime.session import start_spark
+    from gateway.local.runtime.java import ensure_java
+    from streaming.runtime.session import class_data, session_conf, start_spark
 
-    started = start_spark(Settings(), resolve("spark"), QUICK)
+    jars = resolve("spark")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_HOME", str(ensure_java().spark_home()))
+        classes = class_data(session_conf(Settings(), jars, QUICK, submitted=False), jars)
+        if classes is not None and classes.archive is None:  # once a machine; the jobs that tests start map it as well
+            options = f"--conf=spark.driver.extraJavaOptions={QUICK['spark.driver.extraJavaOptions']}"
+            subprocess.run([sys.executable, "-m", "gateway.cli.main", "stream", "prepare", options], check=False)
+        started = start_spark(Settings(), jars, QUICK)
+    for form in ("short", "long"):  # or Spark walks over the stack for each piece of a plan
+        started.session.sparkContext.setLocalProperty(f"callSite.{form}", "a test")
     with pytest.MonkeyPatch.context() as patch:  # a job gives Kafka ten seconds, and the end of its group five
         patch.setattr("streaming.kafka.admin._TIMEOUT_MS", 60_000)
         patch.setattr("streaming.kafka.group._CLOSE_TIMEOUT_S", 60.0)
