@@ -11,8 +11,7 @@ Records that Kafka deleted before they were read end no audit: they are ``expire
 """
 
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -31,6 +30,7 @@ from streaming.kafka.admin import KafkaAdmin, Place
 from streaming.kafka.offsets import planned_ranges
 from streaming.kafka.options import topics
 from streaming.kafka.source import read_records
+from streaming.kafka.topic_ids import TopicIds
 from streaming.lake.delta_upkeep import DeltaUpkeep, retried
 from streaming.lake.lake import DeltaTable, held
 from streaming.lake.ranges import millis, text
@@ -67,6 +67,7 @@ class _Auditor:
 
     def __init__(self, spark: SparkSession, settings: Settings, context: JobContext, checkpoint: Checkpoint) -> None:
         self._settings, self._context, self._checkpoint = settings, context, checkpoint
+        self._kafka, self._known = KafkaAdmin(spark, settings.kafka), TopicIds(spark, settings, QUERY)
         names = ("audit_seen", "audit_ledger", "audit")
         self._seen, self._entries, self._audit = (DeltaTable(spark, settings.stream, name) for name in names)
         self._seen.create(SEEN)
@@ -84,6 +85,8 @@ class _Auditor:
         records.sparkSession.conf.set("spark.databricks.delta.autoCompact.enabled", "true")  # the query's own session
         ledger = self._settings.ledger.topic
         now, writer = datetime.now(UTC), f"{QUERY}-{self._checkpoint.id}"
+        read_to = self._read_to(batch)
+        self._note_ids({topic for topic, _ in read_to})
         with held(audit_transforms.slim(records, ledger)) as slim:
             for table, rows in (
                 (self._seen, audit_transforms.seen(slim, ledger)),
@@ -92,15 +95,33 @@ class _Auditor:
                 table.append(rows.withColumn("read_at", F.lit(now)), query=writer, batch=batch)
             count = slim.count()
         if self._settings.stream.available_now or time.monotonic() - self._judged_s >= _JUDGE_EVERY_S:
-            self._judge(records.sparkSession, batch, now)
+            self._judge(records.sparkSession, batch, now, read_to)
             self._judged_s = time.monotonic()
         self._context.counts[QUERY, batch] = BatchCounts(count)
 
-    def _judge(self, spark: SparkSession, batch: int, now: datetime) -> None:
+    def _read_to(self, batch: int) -> dict[Place, int]:
+        """The partitions that the batch was planned to read, but for the ledger's, and the offsets before which."""
+        return {
+            (one.topic, one.partition): one.end
+            for one in planned_ranges(self._checkpoint, batch)
+            if one.end is not None and one.topic != self._settings.ledger.topic
+        }
+
+    def _note_ids(self, topics: Collection[str]) -> None:
+        """Notes the topics' ids, and of one made anew when the one before was read last. Before the batch is written:
+        what is read later is of the new one."""
+        ids = self._kafka.topic_ids(topics)
+        if changed := self._known.changed(ids):
+            rows = self._seen.read().where(F.col("topic").isin([*changed]))
+            for topic, last in rows.groupBy("topic").agg(F.unix_millis(F.max("read_at"))).collect():
+                self._known.keep({topic: ids[topic]}, last)
+        self._known.keep(ids, 0)
+
+    def _judge(self, spark: SparkSession, batch: int, now: datetime, read_to: Mapping[Place, int]) -> None:
         settings = self._settings.stream.audit
         oldest, youngest = now - settings.keep, now - settings.settle  # what is judged: minutes in between
         kept_from = oldest - _SLACK
-        extents = self._extents(spark, batch)
+        extents = self._extents(read_to)
         rows = audit_transforms.judged(
             self._seen.read().where(F.col("read_at") >= F.lit(kept_from)),
             self._entries.read().where(F.col("to_ms") >= millis(kept_from)),
@@ -116,16 +137,13 @@ class _Auditor:
             DeltaUpkeep(spark, self._entries).delete(f"to_ms < {millis(kept_from)}")
             self._purged_s = time.monotonic()
 
-    def _extents(self, spark: SparkSession, batch: int) -> list[tuple[str, int, int, int, int]]:
-        """Rows of :data:`EXTENTS`: the partitions that the batch was planned to read, but for the ledger's."""
-        read_to: dict[Place, int] = {
-            (one.topic, one.partition): one.end
-            for one in planned_ranges(self._checkpoint, batch)
-            if one.end is not None and one.topic != self._settings.ledger.topic
-        }
-        with closing(KafkaAdmin(spark, self._settings.kafka)) as kafka:
-            earliest, latest = kafka.earliest(read_to), kafka.latest(read_to)
-        return [(*place, earliest[place], end, latest[place]) for place, end in sorted(read_to.items())]
+    def _extents(self, read_to: Mapping[Place, int]) -> list[tuple[str, int, int, int, int, int]]:
+        """Rows of :data:`EXTENTS`."""
+        earliest, latest = self._kafka.earliest(read_to), self._kafka.latest(read_to)
+        return [
+            (*place, earliest[place], end, latest[place], self._known.since(place[0]))
+            for place, end in sorted(read_to.items())
+        ]
 
     def _replace(self, rows: DataFrame, oldest: datetime, topics: Sequence[str]) -> None:
         """Puts the judgement of these topics in the place of the one before. What is as it was keeps its

@@ -33,8 +33,9 @@ ENTRIES: Final = columns(
 )
 """The ``partition`` records of the ledger topic, as docs/ledger.md describes them."""
 
-EXTENTS: Final = columns("topic string, partition integer, earliest long, read_to long, latest long")
-"""A partition as it is: its first offset in Kafka, the next that this job reads, the next that Kafka gives away."""
+EXTENTS: Final = columns("topic string, partition integer, earliest long, read_to long, latest long, anew_ms long")
+"""A partition as it is: its first offset in Kafka, the next that this job reads, the next that Kafka gives away.
+``anew_ms``: when a topic that was deleted, and made anew, was read last; 0 without one."""
 
 AUDIT: Final = columns(
     "minute_date date, minute timestamp, gateway string, route string, topic string, partition integer,"
@@ -116,9 +117,11 @@ def judged(found: DataFrame, ledger: DataFrame, extents: DataFrame) -> DataFrame
     known = F.broadcast(extents.select("topic", "partition"))
     ledger, found = (it.join(known, ["topic", "partition"], "left_semi") for it in (ledger, found))
     runs = _runs(ledger.dropDuplicates([*_ENTRY]))
-    place = "topic", "partition", "gateway", "route", "minute", "first"
+    place = "topic", "partition", "gateway", "route", "minute", "first", "read_at"
     pieces = found.selectExpr(*place, "first + count AS end", "least(minute, read_at) AS came")
-    pairs = _overlaps(runs, pieces).join(F.broadcast(extents), ["topic", "partition"])
+    # The deleted topic's records are in entries from before the new one.
+    of_one_topic = "if(unix_millis(read_at) <= anew_ms, from_ms <= anew_ms, to_ms > anew_ms)"
+    pairs = _overlaps(runs, pieces).join(F.broadcast(extents), ["topic", "partition"]).where(of_one_topic)
     size = F.sum(F.expr("high - low")).alias("matched")
     matched = pairs.groupBy(*_ROW).agg(size)
     old = F.sum(_overlap("low", "high", "0", "earliest")).alias("old")
@@ -147,7 +150,7 @@ def _overlaps(runs: DataFrame, pieces: DataFrame) -> DataFrame:
     ``tagged``: the run's records have the header ``gateway.id``. ``came``: by then the piece was in Kafka."""
     ours = runs.withColumn("bucket", _buckets("begins", "end"))
     theirs = pieces.select(
-        "topic", "partition", F.col("gateway").alias("tag"), "minute", F.col("first").alias("at"), "came",
+        "topic", "partition", F.col("gateway").alias("tag"), "minute", F.col("first").alias("at"), "came", "read_at",
         F.col("end").alias("at_end"), _buckets("first", "end").alias("bucket"),
     )  # fmt: skip
     # What came later than the entry has the offset of another topic, which was deleted and made anew. A broker that

@@ -15,7 +15,7 @@ from streaming.lake.storage import Folder, location
 
 class TopicIds:
     """In a file beside the query's checkpoint: ``{topic: [[batch, id], …]}``, an entry where it changed. A repeated
-    batch is judged by what was known before its first attempt."""
+    batch is judged by what was known before its first attempt. ``audit`` notes a time in ms in place of the batch."""
 
     def __init__(self, spark: SparkSession, settings: Settings, query: str) -> None:
         self._folder = Folder(spark, location(settings.stream.checkpoint))
@@ -27,6 +27,10 @@ class TopicIds:
         """The topics that are other ones than before this batch."""
         before = {topic: [id_ for since, id_ in its if since < batch] for topic, its in self._ids.items()}
         return {topic for topic, id_ in ids.items() if before.get(topic) and before[topic][-1] != id_}
+
+    def since(self, topic: str) -> int:
+        """The number that the topic's id was noted with."""
+        return self._ids[topic][-1][0]
 
     def keep(self, ids: Mapping[str, str], batch: int) -> None:  # notes the new ones as met in the batch
         new = {topic: id_ for topic, id_ in ids.items() if topic not in self._ids or self._ids[topic][-1][1] != id_}

@@ -3,9 +3,10 @@
 import json
 import random
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from confluent_kafka import Producer
@@ -19,6 +20,7 @@ from streaming.audit import job as audit
 from streaming.audit import transforms as audit_transforms
 from streaming.audit.transforms import ENTRIES, EXTENTS, SEEN
 from streaming.job import JobContext
+from streaming.kafka.admin import Place
 from streaming.lake.delta_upkeep import DeltaUpkeep
 from streaming.lake.lake import layers
 from streaming.progress import ImbalanceEvent
@@ -31,6 +33,7 @@ RECORD = (
     "topic string, partition int, offset long, timestamp timestamp, value binary,"
     " headers array<struct<key: string, value: binary>>"
 )
+READ: Final = {("t", 0): 100, ("u", 0): 0}
 ROUTES = {"g1": "telemetry", "g2": "events"}
 
 
@@ -78,7 +81,7 @@ def test_each_offset_is_judged_as_a_count_one_by_one_does(spark: SparkSession) -
         audit_transforms.judged(
             spark.createDataFrame(seen, SEEN),
             spark.createDataFrame([(*it.values(), BEGIN) for it in [*ledger, *ledger[:2]]], ENTRIES),
-            spark.createDataFrame([("t", 0, EARLIEST, READ_TO, LATEST)], EXTENTS),
+            spark.createDataFrame([("t", 0, EARLIEST, READ_TO, LATEST, 0)], EXTENTS),
         )
         .selectExpr("*", f"(unix_seconds(minute) - {round(BEGIN.timestamp())}) div 60 AS number")
         .collect()
@@ -106,7 +109,7 @@ def test_without_the_header_offsets_are_looked_up_all_the_same(spark: SparkSessi
     rows = audit_transforms.judged(
         spark.createDataFrame(seen, SEEN),
         spark.createDataFrame([(*it.values(), BEGIN) for it in (listed, whole)], ENTRIES),
-        spark.createDataFrame([("t", 0, 0, 100, 100)], EXTENTS),
+        spark.createDataFrame([("t", 0, 0, 100, 100, 0)], EXTENTS),
     )
     found = {
         row["gateway"]: (row["acknowledged"], row["present"], row["missing"], row["state"]) for row in rows.collect()
@@ -127,7 +130,7 @@ def test_an_entry_whose_numbers_cannot_be_is_left_out(spark: SparkSession) -> No
     ledger = audit_transforms.entries(audit_transforms.slim(records, "l"), "l")
     assert ledger.count() == 3
     seen = spark.createDataFrame([("t", 0, "g1", None, BEGIN, 20, 1, BEGIN)], SEEN)
-    extents = spark.createDataFrame([("t", 0, 0, 100, 100)], EXTENTS)
+    extents = spark.createDataFrame([("t", 0, 0, 100, 100, 0)], EXTENTS)
     (row,) = audit_transforms.judged(seen, ledger, extents).collect()
     assert (row["acknowledged"], row["state"]) == (1, "balanced")
 
@@ -144,10 +147,25 @@ def test_a_record_is_not_in_an_entry_of_long_before(
     rows = audit_transforms.judged(
         spark.createDataFrame([("t", 0, "g1", None, later, 20, 1, read_at)], SEEN),
         spark.createDataFrame([(*entry("g1", 0, {20}).values(), later)], ENTRIES),
-        spark.createDataFrame([("t", 0, 0, 100, 100)], EXTENTS),
+        spark.createDataFrame([("t", 0, 0, 100, 100, 0)], EXTENTS),
     )
     found = [(row["acknowledged"], row["present"], row["state"]) for row in rows.orderBy("minute").collect()]
     assert found == wanted
+
+
+class Kafka:
+    """Two topics, of which ``t`` has been read to offset 100."""
+
+    ids: Final = {"t": "one", "u": "one"}
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        return {topic: self.ids[topic] for topic in topics}
+
+    def earliest(self, places: Iterable[Place]) -> dict[Place, int]:
+        return dict.fromkeys(places, 0)
+
+    def latest(self, places: Iterable[Place]) -> dict[Place, int]:
+        return {place: 100 if place[0] == "t" else 0 for place in places}
 
 
 @pytest.fixture
@@ -159,7 +177,8 @@ def auditor(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     made = audit._Auditor(
         spark, settings, JobContext(lambda _: None), prepare_checkpoint(spark, settings.stream, "audit")
     )
-    monkeypatch.setattr(made, "_extents", lambda *_: [("t", 0, 0, 100, 100), ("u", 0, 0, 0, 0)])
+    monkeypatch.setattr(made, "_kafka", Kafka())
+    monkeypatch.setattr(made, "_read_to", lambda *_: READ)
     read_at = BEGIN - timedelta(minutes=3)
     ledger = [entry("g1", 0, {0, 1}), entry("g1", 1, {2})]
     made._seen.append(spark.createDataFrame([("t", 0, "g1", None, BEGIN, 0, 2, read_at)], SEEN), query="test", batch=0)
@@ -169,8 +188,11 @@ def auditor(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return made
 
 
-def states_after(auditor: audit._Auditor, spark: SparkSession, minutes: int) -> list[str]:
-    auditor._judge(spark, 1, BEGIN + timedelta(minutes=minutes))
+def states_after(
+    auditor: audit._Auditor, spark: SparkSession, minutes: int, read: Mapping[Place, int] = READ
+) -> list[str]:
+    auditor._note_ids({topic for topic, _ in read})
+    auditor._judge(spark, 1, BEGIN + timedelta(minutes=minutes), read)
     return [row.state for row in auditor._audit.read().orderBy("minute").collect()]
 
 
@@ -181,13 +203,33 @@ def test_at_the_end_of_keep_a_clock_that_is_ahead_makes_no_record_missing(
         assert states_after(auditor, spark, minutes) == ["balanced", "missing"]
 
 
-def test_what_was_missing_of_a_topic_that_is_gone_stays_so(
+def test_what_was_missing_of_a_topic_that_is_gone_stays_so(spark: SparkSession, auditor: audit._Auditor) -> None:
+    assert states_after(auditor, spark, 30) == ["balanced", "missing"]
+    for left in ({("u", 0): 0}, {}):
+        assert states_after(auditor, spark, 31, left) == ["balanced", "missing"]
+
+
+def test_records_of_a_topic_that_was_deleted_are_not_those_of_the_new_one(
     spark: SparkSession, auditor: audit._Auditor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert states_after(auditor, spark, 30) == ["balanced", "missing"]
-    for left in ([("u", 0, 0, 0, 0)], []):
-        monkeypatch.setattr(auditor, "_extents", lambda *_, left=left: left)
-        assert states_after(auditor, spark, 31) == ["balanced", "missing"]
+    """Both have the offsets 0 to 2. Of the new one only the first is there."""
+
+    def note(number: int, first: int, batch: int) -> None:
+        at = BEGIN + timedelta(minutes=number)
+        auditor._seen.append(
+            spark.createDataFrame([("t", 0, "g1", None, at, first, 1, at)], SEEN), query="test", batch=batch
+        )
+
+    note(1, 2, 1)
+    assert states_after(auditor, spark, 30) == ["balanced", "balanced"]
+    monkeypatch.setitem(Kafka.ids, "t", "another")
+    auditor._note_ids({"t"})
+    note(10, 0, 2)
+    anew = spark.createDataFrame([(*entry("g1", 10, {0, 1, 2}).values(), BEGIN)], ENTRIES)
+    auditor._entries.append(anew, query="test", batch=1)
+    assert states_after(auditor, spark, 30) == ["balanced", "balanced", "missing"]
+    counts = auditor._audit.read().orderBy("minute").select("acknowledged", "present", "missing").collect()
+    assert counts == [(2, 2, 0), (1, 1, 0), (3, 1, 2)]
 
 
 def test_what_it_keeps_is_few_files_and_maintain_prunes_them(spark: SparkSession, auditor: audit._Auditor) -> None:
