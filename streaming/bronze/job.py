@@ -127,8 +127,8 @@ class _BatchWriter:
         first, self._first = self._first, False  # a batch is only ever repeated after a start
         if first:
             self._table.create(BRONZE, BRONZE_PARTITIONS)
-        is_written = first and 0 < expected == self._rows_of(batch).count()  # whole, and not committed
-        if is_written:  # what Kafka deleted since is safe
+        is_written = first and 0 < expected == self._table.rows_added(QUERY, batch)  # whole, and not committed
+        if is_written:  # what Kafka deleted since was here, though forget or retention may have deleted it, too
             gaps = [gap for gap in gaps if gap.reason != "deleted"]
         self._must_go_on(gaps)
         written = expected if is_written else self._write(records, batch, counted=not first)

@@ -13,6 +13,7 @@ from typing import Final
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, DataFrameWriter, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 from pyspark.sql.types import StructType
 
 from config.settings import StreamSettings
@@ -121,6 +122,15 @@ class DeltaTable:
     def last_batch(self, query: str) -> int:
         """The last batch that :meth:`append` wrote for a query; -1 if there is none."""
         return jvm.delta_mark(self._spark, self.url, query)
+
+    def rows_added(self, query: str, batch: int) -> int:
+        """How many rows :meth:`append` added with a query's batch, whatever was deleted since; 0 if it is not the last
+        one. For a table that one query alone writes, and not for long ago."""
+        if self.last_batch(query) != batch:
+            return 0
+        history = self._spark.sql(f"DESCRIBE HISTORY {self.sql_name} LIMIT 1000").where("operation = 'WRITE'")
+        newest = history.orderBy(F.desc("version")).selectExpr("int(operationMetrics.numOutputRows)").first()
+        return newest[0] if newest is not None and newest[0] is not None else 0
 
     def save(self, writer: DataFrameWriter) -> None:
         if self._catalog_name:

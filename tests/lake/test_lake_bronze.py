@@ -22,6 +22,7 @@ from streaming.bronze.job import BRONZE
 from streaming.errors import DataLossError, StreamError
 from streaming.job import Job, JobContext
 from streaming.kafka.topic_ids import TopicIds
+from streaming.lake.delta_upkeep import DeltaUpkeep
 from streaming.lake.lake import DeltaTable
 from streaming.progress import BatchEvent, Event, GapEvent
 from streaming.runtime.queries import run_queries
@@ -63,12 +64,24 @@ def gaps(spark: SparkSession, chosen: Settings) -> list[tuple[Any, ...]]:
     return sorted((it.topic, it.partition, it.first_offset, it.last_offset, it.reason) for it in found)
 
 
+def write_only(spark: SparkSession, chosen: Settings) -> None:
+    """Runs until a batch is written, and ends before it is committed."""
+
+    def broken(*_: object) -> None:
+        raise OSError("the disk of the checkpoint is full")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TopicIds, "keep", broken)
+        with pytest.raises(StreamError, match="the disk of the checkpoint is full"):
+            run(spark, chosen)
+
+
 def places(found: Sequence[Row]) -> list[tuple[str, int, int]]:
     return [(row.topic, row.partition, row.offset) for row in found]
 
 
 async def test_every_record_is_kept_as_it_came_and_neither_a_repeated_batch_nor_a_new_checkpoint_makes_a_copy(
-    spark: SparkSession, kafka: KafkaCluster, make_topic: MakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, kafka: KafkaCluster, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     first, second = await make_topic(partitions=2), await make_topic(partitions=1)
     chosen = settings(tmp_path, kafka, first, second)
@@ -79,13 +92,7 @@ async def test_every_record_is_kept_as_it_came_and_neither_a_repeated_batch_nor_
     producer.produce(second, None, None, 0, timestamp=base_ms())
     assert producer.flush(30) == 0
 
-    def broken(*_: object) -> None:
-        raise OSError("the disk of the checkpoint is full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TopicIds, "keep", broken)  # after the write, before the commit
-        with pytest.raises(StreamError, match="the disk of the checkpoint is full"):
-            run(spark, chosen)
+    write_only(spark, chosen)
     events = run(spark, chosen)
 
     found = rows(spark, chosen)
@@ -132,6 +139,22 @@ async def test_what_kafka_deleted_before_it_was_read_is_told_to_the_offset(
         GapEvent("bronze", 1, topic, 0, first_offset=50, last_offset=79, reason="deleted")
     ]
     assert gaps(spark, chosen) == [(topic, 0, 50, 79, "deleted")]
+
+
+async def test_rows_that_were_written_and_deleted_before_the_batch_was_committed_are_no_loss(
+    spark: SparkSession, kafka: KafkaCluster, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    topic = await make_topic(partitions=1)
+    chosen = settings(tmp_path, kafka, topic)
+    produce(kafka.bootstrap, topic, messages(range(5), base_ms(), 1))
+    run(spark, chosen)
+    produce(kafka.bootstrap, topic, messages(range(5, 50), base_ms(), 1))
+    write_only(spark, chosen)
+    DeltaUpkeep(spark, DeltaTable(spark, chosen.stream, "bronze")).delete("offset < 10")  # as forget and retention do
+    delete_before(kafka.bootstrap, topic, 0, 30)
+    run(spark, chosen)
+    assert gaps(spark, chosen) == []
+    assert [it[2] for it in places(rows(spark, chosen))] == [*range(10, 50)]
 
 
 async def test_a_topic_made_anew_is_noticed_even_if_it_is_longer_than_the_old_one(
