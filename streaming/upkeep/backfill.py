@@ -31,6 +31,7 @@ from streaming.errors import tell
 from streaming.gold import job as gold
 from streaming.kafka.admin import Place, asked
 from streaming.kafka.options import source_options, topics
+from streaming.kafka.topic_ids import TopicIds, present_ids
 from streaming.lake.lake import DeltaTable, held
 from streaming.lake.ranges import millis, moment
 from streaming.lake.storage import Folder, location
@@ -81,15 +82,15 @@ def records_between(
     spark: SparkSession, settings: Settings, days: Sequence[tuple[datetime, datetime]]
 ) -> tuple[list[dict[str, DataFrame]], list[str]]:
     """Kafka's records that were received in a stretch, with Kafka's columns, for each of its days by where they are
-    from: bronze, and Kafka for what bronze has not read yet, or for all that bronze has not where it has none from
-    before the stretch: it may begin within. And what Kafka may have deleted of its own, in words. Raises a StreamError
-    if Kafka does not tell."""
+    from: bronze, and Kafka for what bronze has not read yet. From Kafka comes all that bronze has not if it has none
+    from before the stretch, for it may begin within, or if the topic was made anew. And what Kafka may have deleted of
+    its own, in words. Raises a StreamError if Kafka does not tell."""
     first, end = days[0][0], days[-1][1]
     bronze, kept = DeltaTable(spark, settings.stream, BRONZE), None
     day, at = F.col("ingest_date"), F.col("timestamp")
     read: Offsets = {}
     if bronze.exists():
-        read = read_progress(Folder(spark, location(settings.stream.checkpoint)), BRONZE).offsets  # first: the job runs
+        read = _places_of(spark, settings, first)  # first: the job runs
         kept = bronze.read()
         if kept.where((day <= first.date()) & (at < F.lit(first))).isEmpty():
             read = {}
@@ -104,12 +105,24 @@ def records_between(
             sources["bronze"] = within.drop("ingest_date", "batch")
         if unread := {place: (start, ends[place]) for place, start in starts.items() if start < ends[place]}:
             records = _kafka(spark, settings, unread).where(_between("timestamp", first, end))
-            if kept is not None and not read:  # it may have most of them
+            if kept is not None and read.keys() < {*topics(settings)}:  # it may have most of them
                 there = kept.where(day.between(first.date(), end.date()) & _between("timestamp", first, end))
                 records = records.join(there.select(*_PLACE), [*_PLACE], "left_anti")
             sources["Kafka"] = records
         found.append(sources)
     return found, cut
+
+
+def _places_of(spark: SparkSession, settings: Settings, first: datetime) -> Offsets:
+    """How far bronze has read the topics, but for those of which it may have stepped over records since ``first``: of
+    one that was made anew it goes on at its old place."""
+    names = topics(settings)
+    anew = TopicIds(spark, settings, BRONZE).changed(present_ids(spark, settings, "backfill", names))
+    met = (F.col("reason") == "recreated") & (F.col("seen_at") >= F.lit(first))
+    gaps = lake_tables.bronze_gaps(spark, settings.stream).where(met)
+    anew |= {row.topic for row in gaps.select("topic").distinct().collect()}
+    progress = read_progress(Folder(spark, location(settings.stream.checkpoint)), BRONZE)
+    return {topic: of for topic, of in progress.offsets.items() if topic in names and topic not in anew}
 
 
 def _unread(

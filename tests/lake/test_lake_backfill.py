@@ -18,6 +18,7 @@ from gateway.local.embedded.kafka import KafkaCluster
 from streaming import lake_tables
 from streaming.bronze.job import BRONZE, GAPS
 from streaming.gold import job as gold
+from streaming.kafka.topic_ids import TopicIds
 from streaming.lake.forgotten import Forgotten
 from streaming.lake.lake import DeltaTable
 from streaming.upkeep import backfill
@@ -174,6 +175,34 @@ async def test_what_bronze_has_not_read_of_one_partition_comes_from_kafka(
     from_bronze, from_kafka = capsys.readouterr().out.splitlines()
     assert "from bronze: 3 readings" in from_bronze
     assert "from Kafka: 1 readings, 0 of them new" in from_kafka
+
+
+async def test_of_a_topic_made_anew_kafka_is_asked_for_what_bronze_stepped_over(
+    spark: SparkSession, kafka: KafkaCluster, make_topic: Any, tmp_path: Path
+) -> None:
+    """Bronze goes on at the old topic's offset, here 4, and has not read yet, or has met, that the topic is another."""
+    topic = await make_topic(partitions=1)
+    settings = settings_for(tmp_path, **of_kafka(kafka, topic))
+    at = moments(6)
+    produce(kafka.bootstrap, topic, [Message(payload(number, it), ms(it), 0) for number, it in enumerate(at)])
+    write_bronze(spark, settings, at[:2], topic)
+    bronze = tmp_path / "checkpoints" / "bronze"
+    for kind, text in (("offsets", json.dumps({topic: {"0": 4}})), ("commits", "{}")):
+        (bronze / kind).mkdir(parents=True)
+        (bronze / kind / "0").write_text(f"v1\n{{}}\n{text}")
+
+    def from_kafka() -> list[int]:
+        (found,), _ = backfill.records_between(spark, settings, [(at[1], at[5])])
+        return [row.offset for row in found["Kafka"].sort("offset").collect()]
+
+    assert from_kafka() == [4]
+    TopicIds(spark, settings, "bronze").keep({topic: "the old one's"}, 0)
+    assert from_kafka() == [2, 3, 4]
+    (tmp_path / "checkpoints" / "bronze_topics.json").unlink()
+    for seen_at, stepped_over in ((at[0], []), (at[5], [2, 3])):
+        lost = [(topic, 0, 2, 3, "recreated", seen_at, 0)]
+        DeltaTable(spark, settings.stream, "bronze_gaps").replace(spark.createDataFrame(lost, GAPS))
+        assert from_kafka() == [*stepped_over, 4]
 
 
 async def test_files_of_another_time_are_passed_over_and_what_bronze_lost_is_told(
