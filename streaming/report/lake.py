@@ -402,7 +402,7 @@ def _deleted(lake: _Lake) -> None:
     sums = "sum(coalesce(last_offset - first_offset + 1, 1))", "count_if(last_offset IS NULL)"
     records, unknown = (None, 0) if rows is None else _only(rows.selectExpr(*sums))
     if rows is None or records is None:
-        absent["lost.bronze_gaps"] = "bronze has met no record, in this time, that Kafka deleted before it was read."
+        absent["lost.bronze_gaps"] = _looked_at_by_bronze(lake)
         return
     lake.report.findings.append(Finding("lost in Kafka", f"{records:,}{' or more' if unknown else ''}", bad=True))
     deleted = _worst(
@@ -416,6 +416,25 @@ def _deleted(lake: _Lake) -> None:
         "Records that Kafka no longer had when bronze read on",
         "Retention is shorter than the job was away, or a topic was made anew.",
         deleted,
+    )
+
+
+def _looked_at_by_bronze(lake: _Lake) -> str:
+    """In which part of this time bronze would have met a loss, which it has not. What it meets after a stop may be
+    of any moment before."""
+    bronze, gaps = (DeltaTable(lake.spark, lake.stream, name) for name in ("bronze", "bronze_gaps"))
+    end_s = read_progress(Folder(lake.spark, location(lake.stream.checkpoint)), "bronze").finished_at_s
+    if end_s is None:
+        return "Not judged: the job bronze has not finished its first batch."
+    (begin_s,) = _only(lake.spark.sql(f"DESCRIBE DETAIL {bronze.sql_name}").select(_seconds("createdAt")))
+    first_s, last_s = max(begin_s, lake.since_s or 0), min(end_s, lake.until_s or inf)
+    if first_s >= last_s:
+        return f"Not judged: bronze began at {moment(begin_s)} and finished its last batch at {moment(end_s)} UTC."
+    if gaps.exists() and not gaps.read().where(F.col("seen_at") >= _timestamp(last_s)).isEmpty():
+        return "Not judged: what bronze met after this time that Kafka had deleted, which may be of this time."
+    return (
+        f"From {moment(first_s)} to {moment(last_s)} UTC bronze has met no record that Kafka deleted before it was"
+        " read. Other times are not judged."
     )
 
 

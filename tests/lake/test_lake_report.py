@@ -1,6 +1,8 @@
 """The report of the lake: what the tables hold is on the page, and what is not there is said."""
 
+import os
 import shutil
+import time
 from argparse import Namespace
 from datetime import UTC, datetime, timedelta
 from html import escape
@@ -23,7 +25,7 @@ from streaming.devices.packing import DEVICES
 from streaming.lake.lake import DeltaTable
 from streaming.report import lake as report
 from streaming.report.lake import read_lake
-from streaming.report.page import Figure, Finding, Report, Table, render
+from streaming.report.page import Figure, Finding, Report, Table, moment, render
 from streaming.report.plots import Bars, Histogram, Lines, Signal
 from streaming.silver.schema import PARTITIONS, QUARANTINE, QUARANTINE_PARTITIONS, silver_schema
 
@@ -310,7 +312,7 @@ def test_what_kafka_no_longer_had_is_on_the_page(spark: SparkSession, tmp_path: 
     stream = settings(tmp_path).stream
     assert read_lake(spark, stream).absent["lost.bronze_gaps"].startswith("Not judged: what Kafka deletes")
     DeltaTable(spark, stream, "bronze").create(BRONZE)
-    assert "bronze has met no record" in read_lake(spark, stream).absent["lost.bronze_gaps"]
+    assert "has not finished its first batch" in read_lake(spark, stream).absent["lost.bronze_gaps"]
     later = BEGIN + timedelta(minutes=1)
     gaps = DeltaTable(spark, stream, "bronze_gaps")
     gaps.create(GAPS)
@@ -327,6 +329,29 @@ def test_what_kafka_no_longer_had_is_on_the_page(spark: SparkSession, tmp_path: 
     assert "bronze has met no record" not in text
     found = read_lake(spark, stream, until_s=later.timestamp())
     assert [one.value for one in found.findings] == ["1,150"]
+
+
+def test_of_a_time_in_which_bronze_did_not_look_no_loss_is_not_said(spark: SparkSession, tmp_path: Path) -> None:
+    stream = settings(tmp_path).stream
+    DeltaTable(spark, stream, "bronze").create(BRONZE)
+    began_s = time.time()
+    for kind in ("offsets", "commits"):
+        (stream.checkpoint / "bronze" / kind).mkdir(parents=True)
+        (stream.checkpoint / "bronze" / kind / "0").write_text("v1\n{}")
+    os.utime(stream.checkpoint / "bronze" / "commits" / "0", (began_s + 3600, began_s + 3600))
+
+    def said(since_s: float | None, until_s: float | None) -> str:
+        return read_lake(spark, stream, since_s=since_s, until_s=until_s).absent["lost.bronze_gaps"]
+
+    end = moment(began_s + 3600)
+    assert f"to {end} UTC bronze has met no record" in said(None, None)
+    assert f"From {moment(began_s + 60)} to {end} UTC" in said(began_s + 60, began_s + 7200)
+    for without in ((began_s - 7200, began_s - 60), (began_s + 4000, None)):
+        assert f"finished its last batch at {end} UTC" in said(*without)
+    gaps = [("t", 0, 100, 1249, "deleted", datetime.fromtimestamp(began_s + 1800, UTC), 0)]
+    DeltaTable(spark, stream, "bronze_gaps").replace(spark.createDataFrame(gaps, GAPS))
+    assert said(began_s + 60, began_s + 600).startswith("Not judged: what bronze met after this time")
+    assert "no record" in said(began_s + 2000, began_s + 2600)
 
 
 def test_devices_are_counted_and_not_estimated(spark: SparkSession, tmp_path: Path) -> None:
