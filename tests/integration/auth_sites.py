@@ -60,6 +60,10 @@ class Site(ABC):
         """Store a user: ``password_hash``, ``salt``, ``is_superuser``, ``tenant``, ``groups``, ``attributes``."""
 
     @abstractmethod
+    def remove(self, username: str) -> None:
+        """Take out a user, if there is one."""
+
+    @abstractmethod
     def settings(self) -> dict[str, Any]:
         """The table of settings for this site."""
 
@@ -118,6 +122,9 @@ class PostgresqlSite(Site):
         values = ", ".join(_literal(value) for value in columns.values())
         self.server.sql(f'INSERT INTO "{self.table}" ({", ".join(columns)}) VALUES ({values})')
 
+    def remove(self, username: str) -> None:
+        self.server.sql(f'DELETE FROM "{self.table}" WHERE username = {_literal(username)}')
+
     def settings(self) -> dict[str, Any]:
         return {
             "port": self.server.port,
@@ -151,6 +158,9 @@ class MysqlSite(Site):
         values = tuple(_flat(value) for value in columns.values())
         self.server.sql(f"INSERT INTO mqtt.`{self.table}` ({names}) VALUES ({', '.join(['%s'] * len(values))})", values)
 
+    def remove(self, username: str) -> None:
+        self.server.sql(f"DELETE FROM mqtt.`{self.table}` WHERE username = %s", (username,))
+
     def settings(self) -> dict[str, Any]:
         return {
             "port": self.server.port,
@@ -171,6 +181,10 @@ class RedisSite(Site):
         fields = {name: _flat(value) for name, value in record.items() if value is not None}
         with self.server.admin() as admin:
             admin.hset(f"mqtt_user:{self.unique}:{username}", mapping={"created": "today", **fields})
+
+    def remove(self, username: str) -> None:
+        with self.server.admin() as admin:
+            admin.delete(f"mqtt_user:{self.unique}:{username}")
 
     def settings(self) -> dict[str, Any]:
         return {"port": self.server.port, "password": redis.PASSWORD, "key": f"mqtt_user:{self.unique}:${{username}}"}
@@ -204,6 +218,9 @@ class LdapSite(Site):
         if "groups" in record:
             attributes["departmentNumber"] = record["groups"]
         await asyncio.to_thread(self.server.add, f"uid={escape_name(username)},{self.base}", attributes)
+
+    def remove(self, username: str) -> None:
+        self.server.remove(f"uid={escape_name(username)},{self.base}")
 
     def own_password(self, secret: str) -> dict[str, Any]:
         return {"search_password": secret}

@@ -32,7 +32,7 @@ class Slapd(LoopbackServer):
 
     def _prepare(self) -> None:
         self._binary = find("slapd", self.package)
-        self._add = find("ldapadd", "ldap-utils")
+        self._add, self._delete = find("ldapadd", "ldap-utils"), find("ldapdelete", "ldap-utils")
         (self.directory / "data").mkdir()
         schemas = "".join(f"include /etc/ldap/schema/{name}.schema\n" for name in ("core", "cosine", "inetorgperson"))
         (self.directory / "slapd.conf").write_text(
@@ -72,14 +72,23 @@ class Slapd(LoopbackServer):
         """Add an entry as the directory's manager. Texts are written in base64, so they may hold anything."""
         lines = [f"dn:: {_base64(name)}"]
         lines += [f"{key}:: {_base64(value)}" for key, values in attributes.items() for value in values]
+        self._edit(self._add, "\n".join(lines) + "\n")
+
+    def remove(self, name: str) -> None:
+        """Remove an entry, if it is there."""
+        self._edit(self._delete, f"{name}\n", 32)
+
+    def _edit(self, program: str, lines: str, *also: int) -> None:
+        """Run a program of ldap-utils; it may end with 0 or one of ``also``."""
         ran = subprocess.run(
-            [
-                self._add, "-x", "-o", "ldif-wrap=no", "-H", f"ldap://127.0.0.1:{self.port}", "-D", _MANAGER,
-                "-w", PASSWORD,
-            ],
-            input="\n".join(lines) + "\n", capture_output=True, text=True, check=False, timeout=60,
-        )  # fmt: skip
-        assert ran.returncode == 0, f"ldapadd {name!r}: {ran.stdout}{ran.stderr}"
+            [program, "-x", "-H", f"ldap://127.0.0.1:{self.port}", "-D", _MANAGER, "-w", PASSWORD],
+            input=lines,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert ran.returncode in {0, *also}, f"{program} {lines!r}: {ran.stdout}{ran.stderr}"
 
 
 def _base64(text: str) -> str:
