@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import queue
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,17 +35,9 @@ QUICK = {
 def spark() -> Iterator[SparkSession]:
     from config.settings import Settings
     from gateway.local.runtime.jars import resolve
-    from gateway.local.runtime.java import ensure_java
-    from streaming.runtime.session import class_data, session_conf, start_spark
+    from streaming.runtime.session import start_spark
 
-    jars = resolve("spark")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAVA_HOME", str(ensure_java().spark_home()))
-        classes = class_data(session_conf(Settings(), jars, QUICK, submitted=False), jars)
-        if classes is not None and classes.archive is None:  # once a machine; the jobs that tests start map it as well
-            options = f"--conf=spark.driver.extraJavaOptions={QUICK['spark.driver.extraJavaOptions']}"
-            subprocess.run([sys.executable, "-m", "gateway.cli.main", "stream", "prepare", options], check=False)
-        started = start_spark(Settings(), jars, QUICK)
+    started = start_spark(Settings(), resolve("spark"), QUICK)
     for form in ("short", "long"):  # or Spark walks over the stack for each piece of a plan
         started.session.sparkContext.setLocalProperty(f"callSite.{form}", "a test")
     with pytest.MonkeyPatch.context() as patch:  # a job gives Kafka ten seconds, and the end of its group five
