@@ -30,7 +30,7 @@ class Readings(NamedTuple):
 
 
 def spark_fleet(site: Site, job: str) -> Measurement:
-    """Ten readings of each device: five make it known, then the job is started again and takes the other five, for
+    """Half of a device's readings (ten) make it known, then the job is started again and takes the other half, for
     which it loads each device from its state and merges it into its table. A third start takes as many readings of each
     of 1,000 devices, spread over all. The figure is of the second start, from the start of the query to the end of its
     last process; the JVM is cold."""
