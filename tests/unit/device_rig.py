@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
+from pydantic_core import from_json
 
 from streaming.devices.gateways import Beat, Gateway
 from streaming.devices.records import Event, Presence, Reading, Rules
@@ -78,7 +79,8 @@ class Kept:
     @property
     def devices(self) -> dict[str, Device]:
         store = Store(*copy.deepcopy(self.variables))  # this look is none of the shard's
-        names = [name for (name,) in self.state["devices"].kept]
+        lines = [line for (lines,) in self.state["devices"].kept.values() for line in lines.split("\n")]
+        names = [from_json(line.split("\t")[0]) for line in lines]
         return {name: device for name in names if (device := store.load(name)) is not None}
 
     @property

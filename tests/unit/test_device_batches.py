@@ -3,6 +3,7 @@
 import copy
 import os
 from bisect import bisect
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -14,6 +15,15 @@ from streaming.devices.records import Presence, Reading, Rules
 from streaming.devices.sequence import Sequence
 from streaming.devices.shard import order
 from tests.unit.device_rig import LOG, RULES, SHORT, T0, Log, Rig, inputs_of, reading
+
+
+@pytest.fixture(autouse=True, scope="module")
+def neighbours() -> Iterator[None]:
+    """Devices share values of the state, as many do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("streaming.devices.store._BUCKETS", 2)
+        yield
+
 
 EXAMPLES = settings(max_examples=int(os.environ.get("DEVICES_EXAMPLES", "300")), deadline=None)
 

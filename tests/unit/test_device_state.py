@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from streaming.devices.gateways import Gateway
 from streaming.devices.presence import parse_presence
 from streaming.devices.records import Event, Presence, Rules
+from streaming.devices.store import bucket
 from tests.unit.device_rig import MINUTE, RULES, SHORT, T0, Rig, beat, birth, reading
 
 
@@ -49,7 +50,7 @@ def test_a_gateway_that_goes_and_comes_loads_its_own_devices_alone() -> None:
     assert [rig.state_of(f"edge-{number}") for number in range(5)] == ["unknown"] * 5
     rig(beat(9, 9))
     assert rig.told() == [("gateway_lost", "edge"), ("gateway_back", "edge")]
-    assert set(rig.state["devices"].read) == {(f"edge-{number}",) for number in range(5)}
+    assert set(rig.state["devices"].read) == {(bucket(f"edge-{number}"),) for number in range(5)}
 
 
 def test_a_step_of_many_gateways_compares_each_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,6 +283,20 @@ def test_a_device_that_moves_between_gateways_is_judged_by_its_newest() -> None:
     assert rig.told() == [], "edge is ten minutes further, but its newest reading came through the other"
     rig(reading("c", 20 * MINUTE, gateway="other"))
     assert rig.told() == [("offline", "a")]
+
+
+@pytest.mark.parametrize("buckets", [1, 2])
+def test_neighbours_in_the_state_stay_as_they_are(buckets: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streaming.devices.store._BUCKETS", buckets)
+    rig, names = Rig(SHORT), ["tab\t", "line\nend", '"', "\u2028", "ü\r", ""]
+    rig(reading("gone", 0))
+    for minute in range(25):
+        rig(*(reading(name, minute * MINUTE, seq=minute, t=number) for number, name in enumerate(names)))
+    assert ("forgotten", "gone") in rig.told()
+    assert {name: (it.sequence.last, it.values["t"][0]) for name, it in rig.devices.items()} == {
+        name: (24, number) for number, name in enumerate(names)
+    }
+    assert len(rig.state["devices"].kept) == buckets
 
 
 def test_devices_of_a_gateway_that_is_forgotten_are_forgotten_in_time_or_wait_for_it() -> None:
