@@ -21,7 +21,7 @@ from bridge.commands.partition import Earlier
 from bridge.commands.plan import CommandPlan
 from bridge.commands.reading import read_answer, read_delivery, read_presence
 from bridge.commands.sink import StatusWriter
-from bridge.errors import BridgeError, RefusedError
+from bridge.errors import BridgeError, RefusedError, UnreachableError
 from bridge.kafka.feed import StatusTail, TopicFeed
 from bridge.kafka.group import GroupMember
 from bridge.waiting import end_tasks
@@ -49,6 +49,7 @@ COMMIT_S: Final = 0.2
 _REVOKE_S: Final = 4.5  # below the 5 s that the group waits for
 _LOOK_S: Final = 0.1  # how often it is looked whether what is revoked has settled
 _AT_ONCE_S: Final = 0.001
+_AGAIN_S: Final = 1.0  # before the statuses of new partitions are asked for again
 _GROWN_S: Final = 5.0  # between two looks whether the status topic has grown as well, or is gone
 
 
@@ -315,7 +316,13 @@ class CommandRunner:
             start = self.dispatcher.status_offset(committed)
             starts[number] = min(start, starts.get(number, start))
         earlier = Earlier(new)
-        count = await self._tail.read(starts, earlier.take)
+        try:
+            count = await self._tail.read(starts, earlier.take)
+        except UnreachableError as error:  # what this member has already goes on
+            self.view.errors["new partitions"] = str(error)
+            self._log_failure("earlier statuses", error)
+            await asyncio.sleep(_AGAIN_S)
+            return
         if assignments != self._assignments:
             return  # one may have gone and come back, with a later commit and more statuses: all is read again
         for partition, committed in new.items():

@@ -184,6 +184,32 @@ async def test_the_group_is_read_while_statuses_are(monkeypatch: pytest.MonkeyPa
     assert reads > 5
 
 
+@manual_time
+async def test_statuses_that_cannot_be_read_yet_keep_new_partitions_waiting_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The worker gave up all that it had, while a rebalance met a broker of the status topic that was away."""
+    told, tries = set(), 0
+
+    async def read_group(_group: object) -> list[LoggedRecord]:
+        await asyncio.sleep(0.1)
+        told.update(problem.text for problem in runner.view.problems())
+        runner._is_stopping = PARTITION in runner.dispatcher.partitions
+        return []
+
+    async def read_statuses(*_: object) -> int:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise UnreachableError("Kafka is away.")
+        return 1
+
+    runner = consumer(monkeypatch, read_group, read_statuses)
+    await runner._consume()
+    assert told == {"Commands 'switches': new partitions cannot be read. Kafka is away."}
+    assert not list(runner.view.problems())
+
+
 @pytest.mark.parametrize("error", [UnreachableError("Kafka is away"), ValueError("a defect")])
 @manual_time
 async def test_what_fails_beside_the_group_is_logged(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
