@@ -64,8 +64,9 @@ def read_request(record: LoggedRecord, plan: CommandPlan, now_ms: int) -> Reques
             found[name] = text
         else:
             user.append((name, text))
-    key = None if record.key is None else _text(record.key, "key")
-    device = found.get(settings.device_header, key or "")
+    device = found.get(settings.device_header)
+    if device is None:
+        device = _text(record.key or b"", "key")
     _check_level(device, f"the device's name ({settings.device_header!r}, else the key)")
     subject = found.get(settings.subject_header, "")
     if subject:
@@ -94,7 +95,7 @@ def read_request(record: LoggedRecord, plan: CommandPlan, now_ms: int) -> Reques
         subject=sys.intern(subject),
         deadline_ms=_deadline(record, plan, found.get(settings.expiry_header), now_ms),
         is_answer_asked=_is_answer_asked(plan, found.get(settings.response_header)),
-        is_ordered=key == device,
+        is_ordered=record.key == device.encode(),
         content_type=content_type,
         user=tuple(user),
     )
