@@ -378,12 +378,11 @@ class Dispatcher:
             return
         command, is_late = found
         status = _outcome(answer.code)
-        if is_late:
-            if status is not None:
-                del self._partitions[command.partition].late[command.offset]
-                self._write_status(command, status, terminal=True, late=True, answer=answer)
-        elif not command.request.is_answer_asked:
+        if not command.request.is_answer_asked:
             self.account.unmatched["not asked for"] += not is_again
+        elif is_late:
+            if status is not None:
+                self._write_late(command, status, answer)
         elif status is not None:
             self._queues.remove(command)  # if the connection ended before the broker's answer: the device has it
             self._finish(command, status, answer=answer)
@@ -400,10 +399,14 @@ class Dispatcher:
     def delivered(self, delivery: Delivery) -> None:
         """Note that the device acknowledged a command, as EMQX reports."""
         found = self._find(delivery.token, delivery.device)
-        if found is None or isinstance(found, str) or found[1]:
+        if found is None or isinstance(found, str):
             return
-        command = found[0]
-        if not command.request.is_answer_asked and self.plan.is_delivery_asked:
+        command, is_late = found
+        is_last = not command.request.is_answer_asked and self.plan.is_delivery_asked
+        if is_late:
+            if is_last:
+                self._write_late(command, Status.DELIVERED)
+        elif is_last:
             self._queues.remove(command)  # if the connection ended before the broker's answer
             self._finish(command, Status.DELIVERED)
         elif command.state not in IN_QUEUE:
@@ -413,6 +416,11 @@ class Dispatcher:
                 self._move(command, State.DELIVERED)
                 self._write_status(command, Status.DELIVERED)
         self.pump()
+
+    def _write_late(self, command: Command, status: Status, answer: Answer | None = None) -> None:
+        """Write the outcome of a command that has timed out."""
+        del self._partitions[command.partition].late[command.offset]
+        self._write_status(command, status, terminal=True, late=True, answer=answer)
 
     def _find(self, token: str, device: str) -> tuple[Command, bool] | str | None:
         """The command of a token, and whether it has timed out; or why there is none. None for those of others."""

@@ -235,6 +235,24 @@ def test_what_is_reported_as_delivered_is_not_sent_again_after_a_break() -> None
     assert member.world.statuses[0][-1][1]["status"] == "delivered"
 
 
+def test_the_report_of_a_device_may_come_after_the_time_out() -> None:
+    member = Member(World(1, confirm="delivered", answers=None, when_offline="queue"))
+    place = Place("commands", 0, 0)
+    member.assign(place[:2])
+    member.dispatcher.take([LoggedRecord(place, BEGIN_MS, b"d0", b"on", [])])
+    member.sending.popleft()[1](0)
+    member.world.ns = 20 * S
+    member.dispatcher.tick()
+    answer(member, 200)
+    token = member.world.plan.signer.sign(place, str(place))
+    for _ in range(2):
+        member.dispatcher.delivered(Delivery(Place("acked", 0, 0), token, "d0"))
+    member.kafka_takes()
+    found = [(value["status"], value.get("late")) for _, value in member.world.statuses[0]]
+    assert found == [("sent", None), ("timed_out", None), ("delivered", True)]
+    assert member.dispatcher.account.unmatched == {"not asked for": 1}
+
+
 def queueing(*expiries_s: int, **settings: int) -> Member:
     """A member with commands to one device, which expire so many seconds after the beginning."""
     member = Member(World(1, answers=None, delivered_by=None, **settings))
