@@ -95,8 +95,8 @@ class CommandLink(Protocol):
     def publish(self, message: Outgoing, published: Published) -> None:
         """Send. Only while ``room`` is above 0. Does not block. ``published`` is never called from within.
 
-        Raises ValueError, with a sentence, for a message the broker would end the connection for (larger than its
-        maximum packet size), which is not sent."""
+        Raises ValueError, with a sentence, for a message the broker would end the connection for (above its maximum
+        packet size or maximum QoS), which is not sent."""
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call ``changed`` whenever ``room`` has risen."""

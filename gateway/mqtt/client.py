@@ -126,6 +126,7 @@ class Handshake:
         self.window = settings.receive_maximum  # after CONNACK at most the broker's Receive Maximum
         self.session_present = False
         self.largest: int | None = None  # bytes of a packet that the broker takes, if it says
+        self.highest_qos = 2  # that the broker takes
         self._deadline_s = 0.0  # of the event loop's clock
         self._will = will  # its topic and payload; None: without a will
         self.client = self._make_client(will, shown)
@@ -257,6 +258,7 @@ class Handshake:
         # Formally the other direction's limit, but EMQX echoes min(ours, its max_inflight) here.
         self.window = min(self.window, getattr(properties, "ReceiveMaximum", self.window))
         self.largest = getattr(properties, "MaximumPacketSize", None)
+        self.highest_qos = getattr(properties, "MaximumQoS", 2)
         if getattr(properties, "SharedSubscriptionAvailable", 1) == 0 and self._settings.distribution == "shared":
             text = (
                 f"{self._address} has shared subscriptions disabled. "

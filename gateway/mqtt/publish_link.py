@@ -70,6 +70,7 @@ class PublishLink:
         self._next_id = 0
         self._window = 0  # how many may wait for an answer
         self._largest = _LARGEST  # bytes of a packet that the broker takes
+        self._highest_qos = 2  # that the broker takes
         self._client: PahoClient | None = None
         self._stream: PacketStream | None = None
         self._ended: asyncio.Future[tuple[str, str | None]] = self._loop.create_future()  # label and detail
@@ -120,10 +121,12 @@ class PublishLink:
 
     def publish(self, message: Outgoing, published: Published) -> None:
         """Send. Only while ``room`` is above 0. ``published`` is called later, with the broker's code. Raises
-        ValueError for a message that is too large."""
+        ValueError for a message that is too large, or of a higher QoS than the broker takes [MQTT-3.2.2-11]."""
         stream = self._stream
         assert stream is not None
         assert self.room > 0
+        if message.qos > self._highest_qos:
+            raise ValueError(f"its QoS is {message.qos}, and the broker takes {self._highest_qos} at most")
         packet_id = self._packet_id() if message.qos else 0
         packet = encode_publish(message, packet_id, v5=self._v5)
         if len(packet) > self._largest:
@@ -223,6 +226,7 @@ class PublishLink:
         )  # fmt: skip
         await handshake.connected(self._ended)
         self._window, self._largest = handshake.window, handshake.largest or _LARGEST
+        self._highest_qos = handshake.highest_qos
         self.connected_ns, self.problem = time.monotonic_ns(), None
         self._servers.subscribed(self.connected_ns)
         self._retry.subscribed(self.connected_ns)

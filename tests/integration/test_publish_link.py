@@ -232,12 +232,15 @@ async def test_of_qos_2_what_has_no_pubcomp_is_unknown() -> None:
         assert await answers.all() == [0, 0x10, None]
 
 
-async def test_a_message_above_the_brokers_limit_is_not_sent() -> None:
-    rules = Rules(connack=connack(properties=b"\x27" + (100).to_bytes(4)))
+async def test_a_message_above_the_brokers_limits_is_not_sent() -> None:
+    """It would end the connection, each time that it is sent again."""
+    rules = Rules(connack=connack(properties=b"\x27" + (100).to_bytes(4) + b"\x24\x01"))
     async with ScriptedBroker(rules) as broker, link(broker.port) as made:
         answers = Answers(made)
         with pytest.raises(ValueError, match="Maximum Packet Size"):
             answers.publish(payload=bytes(100))
+        with pytest.raises(ValueError, match="its QoS is 2, and the broker takes 1 at most"):
+            answers.publish(qos=2)
         answers.codes.clear()
         assert made.outstanding == 0
         assert await answers.code(answers.publish(payload=bytes(50))) == 0x10

@@ -185,6 +185,9 @@ class Canary:
             if link.outstanding:
                 link.give_up("it acknowledged no message within canary.timeout")
             return  # _judge reports how far the message came
+        except ValueError as error:  # above a limit of the broker
+            self._tell(account.failed(number, str(error)))
+            return
         if code is None or code < 0:
             self._tell(account.failed(number, link.problem or "the broker ended the connection"))
         elif code >= 0x80:
