@@ -282,6 +282,35 @@ async def test_what_its_writer_took_back_is_not_read(backend: KafkaGroupBackend)
         assert member.values(topic) == [b"on"]
 
 
+@pytest.mark.parametrize("is_read_on", [False, True])
+async def test_what_its_writer_took_back_is_not_missed_when_kafka_deletes_it(
+    backend: KafkaGroupBackend, is_read_on: bool
+) -> None:
+    """It counted as commands deleted unread, and records deleted behind it ended the reading of its partition."""
+    topic = await backend.topic()
+    await backend.put(topic, 0, b"0")
+    await asyncio.to_thread(produce_aborted, backend.bootstrap, topic, b"1, and 2 is the end", partition=0)
+    first, second = Member(backend, "one", topic), Member(backend, "one", topic)
+    async with running(first):
+        await until(lambda: first.records, "it is read")
+        lists = first.lists
+        await until(lambda: first.lists > lists + 1, "it is asked again")
+        await first.group.commit({(topic, 0): Committed(1, "")})
+        if is_read_on:
+            first.group.pause([(topic, 0)])
+            await backend.put(topic, 0, b"3", b"4")
+            await backend.delete_before(topic, 0, 4)
+            first.group.pause([])
+            await until(lambda: first.values(topic) == [b"0", b"4"], "what is left")
+            assert first.missing == [((topic, 0), 3, 4)]
+    if not is_read_on:
+        await backend.delete_before(topic, 0, 3)
+        async with running(second):
+            await backend.put(topic, 0, b"3")
+            await until(lambda: second.values(topic) == [b"3"], "it is read")
+            assert not second.missing
+
+
 def renamed(batch: bytes, codec: int) -> bytearray:
     """A batch with another byte for each "?" of its records, compressed."""
     head, records = bytearray(batch[:61]), batch[61:].replace(b"?", b"\xff")
