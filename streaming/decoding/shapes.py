@@ -80,11 +80,12 @@ class Shape:
         return reduce(Column.getField, field.path, F.col(f"_json{self.group}"))
 
     def read_as(self, field: PayloadField) -> str:
-        """The kind a field is read as. Senders write -70 and -70.0 alike, so whole numbers are read as doubles; but not
-        times and sequence numbers, where nanoseconds since 1970 would lose their last digits."""
-        exact = self.type.format != "json" or field in (self.type.sequence, self.type.time)
+        """The kind a field is read as. In JSON senders write -70 and -70.0 alike, so whole numbers are read as doubles;
+        but not times and sequence numbers, where nanoseconds since 1970 would lose their last digits."""
+        if field.kind != "long" or self.type.format != "json":
+            return field.kind
         is_seconds = self.type.time_format == "s" and field == self.type.time
-        return "double" if field.kind == "long" and (is_seconds or not exact) else field.kind
+        return "double" if is_seconds or field not in (self.type.sequence, self.type.time) else "long"
 
     def _at(self, place: Place) -> Column:  # what the record has there
         match place:

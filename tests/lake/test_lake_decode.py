@@ -81,6 +81,13 @@ ignore = ["tags"]
 [types.raw.signals]
 temperature = { unit = "K" }
 
+[types.epoch]
+file = "meter_1.avsc"
+kafka_topics = ["epochs"]
+time_format = "s"
+[types.epoch.signals]
+temperature = { unit = "K" }
+
 [types.registered]
 file = "meter.avsc"
 kafka_topics = ["registered"]
@@ -345,6 +352,8 @@ CASES = [
     Sent(b"\0\0\0\0\7" + avro(METER, **METER_NOW), {"type": "registered", **READ_NOW}, topic="registered"),
     Sent(b"\0\0\0\0\3" + avro(METER_1, **METER_OLD), {"energy": 0.5, "seq": 9}, topic="registered"),
     Sent(b"\0\0\0\0\5" + avro(METER_1, **METER_OLD), reason="schema", detail="schema id 5", topic="registered"),
+    Sent(avro(METER_1, **METER_OLD), {"type": "epoch", "ts_ms": 77_000}, topic="epochs"),
+    Sent(avro(METER_1, **METER_OLD | {"ts": -(2**63)}), reason="out_of_range", detail=f"ts is {-(2**63)}", topic="epochs"),
     # Protobuf.
     Sent(position(tracker_file(), device="p", seq=4, time={"seconds": 2, "nanos": 5_000_000}, speed=1.5, altitude=3), {"type": "tracker", "device": "p", "seq": 4, "ts_ms": 2005, "speed": 1.5, "altitude": 3.0, "moving": None}, topic="trackers"),
     Sent(position(tracker_file(), device="p", time={"seconds": 2}, moving=False), {"seq": 0, "speed": 0.0, "moving": False}, topic="trackers"),
