@@ -83,8 +83,8 @@ def records_between(
 ) -> tuple[list[dict[str, DataFrame]], list[str]]:
     """Kafka's records that were received in a stretch, with Kafka's columns, for each of its days by where they are
     from: bronze, and Kafka for what bronze has not read yet. From Kafka comes all that bronze has not if it has none
-    from before the stretch, for it may begin within, or if the topic was made anew. And what Kafka may have deleted of
-    its own, in words. Raises a StreamError if Kafka does not tell."""
+    from before the stretch, for it may begin within, if retention took days of it, or if the topic was made anew. And
+    what Kafka may have deleted of its own, in words. Raises a StreamError if Kafka does not tell."""
     first, end = days[0][0], days[-1][1]
     bronze, kept = DeltaTable(spark, settings.stream, BRONZE), None
     day, at = F.col("ingest_date"), F.col("timestamp")
@@ -92,7 +92,8 @@ def records_between(
     if bronze.exists():
         read = _places_of(spark, settings, first)  # first: the job runs
         kept = bronze.read()
-        if kept.where((day <= first.date()) & (at < F.lit(first))).isEmpty():
+        since = bronze.whole_since()
+        if since > first.date() or kept.where((day <= first.date()) & (at < F.lit(first))).isEmpty():
             read = {}
     bounds, cut = _unread(spark, settings, read, [since for since, _ in days])
     if kept is not None:

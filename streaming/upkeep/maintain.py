@@ -76,7 +76,7 @@ def due(
     if kept is not None:
         oldest = (now - kept).date()
         expired = f"`{upkeep.age_column}` < DATE'{oldest}'"
-        if table.name == "silver" and not dry_run:
+        if table.name in ("bronze", "silver") and not dry_run:
             table.note_whole_since(oldest)
         if rows := table.read().where(expired).count() if dry_run else upkeep.delete(expired):
             yield "deleted", f"{rows} rows before {oldest}"

@@ -99,6 +99,7 @@ def test_small_files_of_past_days_become_one_and_old_days_go(
     done = capsys.readouterr().out
 
     assert offsets(spark, chosen) == sorted(10 * at + second for at in range(3) for second in (0, 1))
+    assert DeltaTable(spark, chosen.stream, "bronze").whole_since() == today - timedelta(days=5)
     for line in (dry, done):
         assert re.search(rf"bronze +compacted +{YESTERDAY}", line), line
         assert re.search(r"bronze +deleted", line), line
