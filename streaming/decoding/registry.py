@@ -52,7 +52,9 @@ class Registry:
             if has_commit(self._folder):
                 table = reader.format("delta").load(self._url)
             elif any(name.lower().endswith(".csv") for name in names):
-                table = reader.option("header", "true").csv(self._url)
+                table = reader.options(
+                    header="true", ignoreLeadingWhiteSpace="true", ignoreTrailingWhiteSpace="true"
+                ).csv(self._url)
             else:
                 table = reader.parquet(self._url)
         except AnalysisException as error:
@@ -60,13 +62,14 @@ class Registry:
                 f"The device registry at {self._url} (stream.silver.registry) cannot be read: it has to be a Delta"
                 f" table, Parquet, or CSV with a header line. Spark says: {str(error).splitlines()[0]}"
             ) from error
-        if "device" not in table.columns:
+        known = {name.lower() for name in table.columns}  # as Spark compares names
+        if "device" not in known:
             raise ConfigError(
                 f"The device registry at {self._url} (stream.silver.registry) has no column device, but"
                 f" {', '.join(table.columns)}. Name the column of the devices' names device."
             )
         given = [
-            (F.col(name) if name in table.columns else F.lit(None)).cast("string").alias(name)
+            (F.col(name) if name in known else F.lit(None)).cast("string").alias(name)
             for name in ("device", "type", "site")
         ]
         devices = table.select(*given).where(F.col("device").isNotNull())

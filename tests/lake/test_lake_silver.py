@@ -91,7 +91,7 @@ def test_the_table_is_what_plain_python_makes_of_the_records(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = tmp_path / "registry.csv"
-    registry.write_text("device,type,site,floor\nsensor-1,thermostat,plant,2\nhonest,,campus,1\nsensor-1,,plant,3\n")
+    registry.write_text("device, Type,SITE ,floor\nsensor-1,thermostat,plant,2\nhonest,,campus,1\nsensor-1,,plant,3\n")
     chosen = settings(tmp_path, registry=registry)
     batches = traffic()
     for sent in batches:
