@@ -53,9 +53,15 @@ class Places(NamedTuple):
     last_us: int
 
 
-def match_condition(times: Sequence[TimeRange], strays: Sequence[TimeRange] = (), devices: Collection[str] = ()) -> str:
-    """SQL: what is true of a row ``t`` of silver that may be the original of a batch's row ``s``. ``times``: where its
-    originals can be; ``strays``: where those of ``devices`` can be besides, of all devices if there are none."""
+def match_condition(
+    times: Sequence[TimeRange],
+    strays: Sequence[TimeRange] = (),
+    devices: Collection[str] = (),
+    apart_us: int | None = None,
+) -> str:
+    """SQL: what is true of a row ``t`` of silver that is the original of a batch's row ``s``. ``times``: where its
+    originals can be; ``strays``: where those of ``devices`` can be besides, of all devices if there are none.
+    ``apart_us``: how far device times may be apart, where record ids do not have them."""
     if not times and not strays:
         return "t.record_id = s.record_id"
     found = [_within(times)] if times else []
@@ -65,6 +71,8 @@ def match_condition(times: Sequence[TimeRange], strays: Sequence[TimeRange] = ()
     if (days := _days([*times, *strays])) is not None:
         listed = ", ".join(f"DATE '{day.isoformat()}'" for day in sorted(days))
         conditions.append(f"(t.clock_ahead OR t.event_date IN ({listed}))")
+    if apart_us is not None:
+        conditions.append(f"abs(unix_micros(t.device_time) - unix_micros(s.device_time)) <= {apart_us}")
     return " AND ".join(conditions)
 
 

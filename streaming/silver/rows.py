@@ -89,16 +89,21 @@ def repeated_ids(rows: DataFrame) -> DataFrame:
     return own.groupBy(F.xxhash64("record_id").alias(_ID_HASH)).count().where("count > 1").select(_ID_HASH)
 
 
-def firsts(rows: DataFrame, repeated: DataFrame) -> DataFrame:
+def firsts(rows: DataFrame, repeated: DataFrame, apart_us: int) -> DataFrame:
     """The rows without those that repeat another one. Of a Kafka partition the lowest offset stays; receive times need
     not grow with offsets, and the row that stays must not depend on where a batch ends. Of several partitions' lowest
-    ones the earliest received stays. ``repeated``: :func:`repeated_ids` of the rows; others are not sorted or moved."""
-    here = Window.partitionBy("record_id", "kafka_topic", "kafka_partition").orderBy("kafka_offset")
-    order = Window.partitionBy("record_id").orderBy(F.col("_here") > 1, *_PLACE)
+    ones the earliest received stays. ``repeated``: :func:`repeated_ids` of the rows; others are not sorted or moved.
+    ``apart_us``: a longer pause in an id's device times ends its copies; those of one with a time of its own are equal.
+    """
+    by_time, at = Window.partitionBy("record_id").orderBy("device_time"), F.unix_micros("device_time")
+    here = Window.partitionBy("record_id", "_run", "kafka_topic", "kafka_partition").orderBy("kafka_offset")
+    order = Window.partitionBy("record_id", "_run").orderBy(F.col("_here") > 1, *_PLACE)
     suspects = (
         rows.where(F.col("message_id").isNotNull())
-        .select("record_id", *_PLACE, F.xxhash64("record_id").alias(_ID_HASH))
+        .select("record_id", "device_time", *_PLACE, F.xxhash64("record_id").alias(_ID_HASH))
         .join(F.broadcast(repeated), _ID_HASH, "left_semi")
+        .withColumn("_pause", at - F.lag(at).over(by_time))
+        .withColumn("_run", F.count(F.when(F.col("_pause") > apart_us, 1)).over(by_time))
     )
     ranked = suspects.withColumn("_here", F.row_number().over(here)).withColumn("_nth", F.row_number().over(order))
     later = ranked.where("_nth > 1").select(*_PLACE)

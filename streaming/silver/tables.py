@@ -146,11 +146,12 @@ class SilverTables:
         new = rows.where(F.col(REJECT).isNull())
         main, strays = divided(brought.found)
         times, others = (joined((it.times for it in of), MOST_RANGES) for of in (main, strays))
-        same = match_condition(times, others, _devices(new, strays) if strays else [])
+        apart_us = None if all(it.is_clocked for it in brought.found) else self._around_us
+        same = match_condition(times, others, _devices(new, strays) if strays else [], apart_us)
         if not brought.ids:
             return _insert(self.silver, readings(new), same)
         with held(repeated_ids(new)) as repeated:
-            found = firsts(new, repeated) if repeated.limit(1).count() else new
+            found = firsts(new, repeated, self._around_us) if repeated.limit(1).count() else new
             return _insert(self.silver, readings(found), same)
 
     def reject(self, rows: DataFrame, brought: Arrivals) -> int:

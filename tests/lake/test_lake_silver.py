@@ -497,15 +497,33 @@ def test_files_that_can_hold_no_original_are_not_opened(spark: SparkSession, tmp
     assert sorted(row.seq for row in kept) == [9, 10, 11, 22, 23]
 
 
-def test_a_late_reading_and_one_without_a_clock_open_no_files_of_other_devices(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def with_beacons(tmp_path: Path) -> Settings:
+    """Settings with a second type, ``beacon``, without a clock."""
     folder = schema_folder(tmp_path / "schemas", temperature="number")
     (folder / "schemas.toml").write_text(
         'other_types = "quarantine"\n[types.thermostat]\n[types.beacon]\ntime = { received = true }\n'
     )
     shutil.copy(folder / "thermostat.json", folder / "beacon.json")
-    chosen = settings(tmp_path, schemas=folder)
+    return settings(tmp_path, schemas=folder)
+
+
+def test_without_a_clock_an_id_that_comes_again_much_later_is_another_reading(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A device's counter begins anew, and a backlog has weeks of it in one batch."""
+    chosen = with_beacons(tmp_path)
+    for batch in ([(0, "1"), (6, "1"), (20, "1")], [(12, "1"), (14, "1"), (22, "2")]):
+        sent = [Sent(2 * day, NOON_MS + day * DAY_MS, seq=day, message_id=own, type="beacon") for day, own in batch]
+        batch_of(spark, tmp_path, sent)
+    run(spark, tmp_path, chosen)
+    kept = lake_tables.silver(spark, chosen.stream).select("seq").collect()
+    assert sorted(it.seq for it in kept) == [0, 12, 20, 22]
+
+
+def test_a_late_reading_and_one_without_a_clock_open_no_files_of_other_devices(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    chosen = with_beacons(tmp_path)
     old = NOON_MS - 3 * DAY_MS
 
     def reading(device: str, seq: int, at: int, received: int, kind: str = "thermostat") -> Sent:
@@ -568,7 +586,7 @@ def test_every_record_is_a_reading_once_or_a_reject(
     records = spark.createDataFrame([it.record() for it in sent], KAFKA)
     rows = silver.registered_rows(records, Settings(), schemas).localCheckpoint()
     new = readings(rows)
-    found = firsts(new, repeated_ids(new))
+    found = firsts(new, repeated_ids(new), 0)
 
     assert silver_lines(found) == expected_rows(sent)
     assert found.columns == [name for name in silver_schema(schemas.columns).names if name != "ingested_at"]
@@ -594,7 +612,7 @@ def test_a_copy_takes_no_reading_of_a_topic_made_anew_along(spark: SparkSession,
     schemas = load_device_schemas(schema_folder(tmp_path, temperature="number"))
     records = spark.createDataFrame([it.record() for it in sent], KAFKA)
     new = readings(silver.registered_rows(records, Settings(), schemas).localCheckpoint())
-    assert silver_lines(firsts(new, repeated_ids(new))) == expected_rows(sent)
+    assert silver_lines(firsts(new, repeated_ids(new), 0)) == expected_rows(sent)
 
 
 @pytest.mark.parametrize(("devices", "join"), [(1_000, "BroadcastHashJoin"), (400_000, "SortMergeJoin")])
