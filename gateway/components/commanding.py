@@ -319,7 +319,8 @@ class CommandRunner:
         try:
             count = await self._tail.read(starts, earlier.take)
         except UnreachableError as error:  # what this member has already goes on
-            self.view.errors["new partitions"] = str(error)
+            if self._new:  # not revoked meanwhile
+                self.view.errors["new partitions"] = str(error)
             self._log_failure("earlier statuses", error)
             await asyncio.sleep(_AGAIN_S)
             return

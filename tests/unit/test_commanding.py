@@ -210,6 +210,22 @@ async def test_statuses_that_cannot_be_read_yet_keep_new_partitions_waiting_alon
     assert not list(runner.view.problems())
 
 
+@manual_time
+async def test_no_problem_stays_of_new_partitions_that_went_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def read_group(_group: object) -> list[LoggedRecord]:
+        await asyncio.sleep(5)
+        runner._is_stopping = not runner._new
+        return []
+
+    async def read_statuses(*_: object) -> int:
+        runner.lost([PARTITION])
+        raise UnreachableError("Kafka is away.")
+
+    runner = consumer(monkeypatch, read_group, read_statuses)
+    await runner._consume()
+    assert not list(runner.view.problems())
+
+
 @pytest.mark.parametrize("error", [UnreachableError("Kafka is away"), ValueError("a defect")])
 @manual_time
 async def test_what_fails_beside_the_group_is_logged(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
