@@ -43,6 +43,8 @@ NEVER_FENCED = {
 """A lone node that a busy machine, or a test's freeze, keeps from sending heartbeats is otherwise fenced by itself. Its
 partitions have no leader then, in whatever test comes next. Not for a Kafka that is killed: until this time is over the
 next life may not register."""
+KEEPS_ALL = {"log.retention.ms": "-1"}
+"""Kafka looks every five minutes for records that are too old, and tests write records of years ago."""
 
 
 class MakeTopic(Protocol):
@@ -73,7 +75,7 @@ def shared(broker: Broker) -> Iterator[Broker]:
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaCluster]:
     """A Kafka of one node, shared: tests use topics and groups of their own, and leave the broker running."""
-    with shared(KafkaCluster(settings=NEVER_FENCED)) as cluster:
+    with shared(KafkaCluster(settings=NEVER_FENCED | KEEPS_ALL)) as cluster:
         yield cluster
 
 

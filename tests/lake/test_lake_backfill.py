@@ -185,7 +185,7 @@ async def test_of_a_topic_made_anew_kafka_is_asked_for_what_bronze_stepped_over(
     spark: SparkSession, kafka: KafkaCluster, make_topic: Any, tmp_path: Path
 ) -> None:
     """Bronze goes on at the old topic's offset, here 4, and has not read yet, or has met, that the topic is another."""
-    topic = await make_topic(partitions=1, config={"retention.ms": "-1"})
+    topic = await make_topic(partitions=1)
     settings = settings_for(tmp_path, **of_kafka(kafka, topic))
     at = moments(6)
     produce(kafka.bootstrap, topic, [Message(payload(number, it), ms(it), 0) for number, it in enumerate(at)])
