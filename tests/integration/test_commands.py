@@ -259,17 +259,18 @@ def test_an_id_is_refused_while_another_with_it_is_not_finished(plant: Plant) ->
 
 
 def test_too_many_for_a_device_are_refused_and_others_go_on(plant: Plant) -> None:
-    with plant.device("calm") as calm:
-        for number in range(5):
+    with plant.device("calm") as calm, plant.device("crowded", answers=is_silent) as crowded:
+        plant.site.send("crowded", id_="crowded-0")
+        (first,) = crowded.wait(1)  # under way, and so it waits no more
+        for number in range(1, 5):
             plant.site.send("crowded", id_=f"crowded-{number}")
         plant.site.send("calm", id_="calm")
         plant.site.outcome("calm", "succeeded")
         assert "too many" in plant.site.outcome("crowded-4", "refused")["reason"]
-        with plant.device("crowded") as crowded:
-            plant.site.outcome("crowded-2", "succeeded")
-            # The first may have been under way, and have left room for it.
-            wait_until(lambda: any(one["terminal"] for one in plant.site.of("crowded-3")), "the fourth has an outcome")
-        assert crowded.ids[:3] == [f"crowded-{number}" for number in range(3)]
+        crowded.answers = lambda *_: (200,)
+        crowded.answer(first, 200)
+        plant.site.outcome("crowded-3", "succeeded")
+        assert crowded.ids == [f"crowded-{number}" for number in range(4)]
         assert calm.ids == ["calm"]
 
 
