@@ -12,7 +12,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, StructType
 
 from bridge.wire import MQTT_TOPIC
 from config.values.topic_filters import split_filter
@@ -108,29 +108,31 @@ def _parsing(
     """Columns to be added, one step after the other: ``_json0`` … (a group's payload, typed), ``_type``, ``_shape`` (a
     number), ``_corrupt`` and ``_whole`` (of the shape's own parsing).
 
-    The payload is parsed inside an object of its own, ``{"record": …, "whole": true}``: Spark's reader stops after the
-    first JSON value and would drop what follows it, such as the other lines of several readings sent as lines."""
+    The payload is parsed inside an object of its own, ``{"record": [ … ], "whole": true}``: Spark's reader stops after
+    the first JSON value and would drop what follows it, such as the other lines of several readings sent as lines. In
+    the list no ``, "x": 1`` behind the value is taken for a field beside it."""
     steps = [{"_route": _route(schemas)}]
     if any(shape.group is None for shape in all_shapes):
         from streaming.decoding.binary import binary_payloads
 
         steps.append({BINARY: binary_payloads(all_shapes, F.col("_route"), F.col("value"))})
-    wrapped = F.concat(F.lit('{"record":'), text, F.lit(',"whole":true}'))
+    wrapped = F.concat(F.lit('{"record":['), text, F.lit('],"whole":true}'))
     for number, schema in enumerate(groups):
         of = [shape for shape in all_shapes if shape.group == number]
-        payload = columns("record payload, whole boolean, _corrupt string", payload=schema)
-        parsed, mine = F.from_json(wrapped, payload, _JSON_OPTIONS), F.lit(True)
+        form = columns("record payload, whole boolean, _corrupt string", payload=ArrayType(schema))
+        parsed, mine = F.from_json(wrapped, form, _JSON_OPTIONS), F.lit(True)
         if number:
             mine = F.col("_shape").isin(*(shape.number for shape in of))
             parsed = F.when(mine, parsed)
         elif elsewhere := {*schemas.types}.difference(*(shape.names for shape in of)):
             parsed = F.when(~F.coalesce(F.col("_route").isin(*elsewhere), F.lit(False)), parsed)
         parts = {name: F.col(f"_parsed{number}.{name}") for name in ("record", "whole", "_corrupt")}
-        whole, corrupt = F.coalesce(parts["whole"], F.lit(False)), parts["_corrupt"]
+        whole, corrupt = F.coalesce(parts["whole"] & (F.size(parts["record"]) == 1), F.lit(False)), parts["_corrupt"]
         if number:
             whole = F.when(mine, whole).otherwise(F.col("_whole"))
             corrupt = F.when(mine, corrupt).otherwise(F.col("_corrupt"))
-        taken = {f"_json{number}": F.when(parts["whole"], parts["record"]), "_corrupt": corrupt, "_whole": whole}
+        record = F.when(parts["whole"], F.get(parts["record"], F.lit(0)))
+        taken = {f"_json{number}": record, "_corrupt": corrupt, "_whole": whole}
         steps += [{f"_parsed{number}": parsed}, taken]
         if not number:
             has_type = F.coalesce("_route", F.col("_json0").getField(schemas.type_field))

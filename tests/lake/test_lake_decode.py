@@ -305,6 +305,8 @@ CASES = [
     Sent(boiler(device="x" * 9), reason="schema", detail="device is xxxxxxxxx"),
     Sent(boiler(t=math.nan), reason="not_json"),
     Sent(boiler() + b"\n" + boiler(), reason="not_json"),
+    Sent(boiler() + b', "x": 1', reason="not_json"),
+    Sent(boiler() + b"," + boiler(), reason="not_json"),
     Sent(boiler()[:-1], reason="not_json"),
     Sent(b"[1]", reason="not_an_object"),
     Sent(b"null", reason="not_an_object"),
