@@ -28,7 +28,7 @@ from streaming.lake.forgotten import Forgotten
 from streaming.lake.lake import held
 from streaming.metrics import BatchCounts
 from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint
-from streaming.silver.reach import is_new
+from streaming.silver.reach import is_new, is_unread
 from streaming.silver.rows import enriched, judged, readings
 from streaming.silver.tables import SilverTables
 
@@ -140,9 +140,10 @@ class _BatchWriter:
         with held(self.rows(self.decoding.decoded(records))) as kept:
             with self.tables.reach.held(self.checkpoint.id, batch) as note:
                 new = None if note is None else is_new(note.offsets)
+                known = F.lit(False) if note is None else ~is_unread(note.offsets)
                 if new is not None and is_appended:
                     new = new & F.col(GOOD)
-                brought = self.tables.arrivals(kept, new)
+                brought = self.tables.arrivals(kept, new, known)
                 if note is not None and new is not None and brought.new and not is_appended:
                     self.tables.append(readings(kept.where(new)), note.writer, batch)
             if brought.readings > brought.new:

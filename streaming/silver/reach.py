@@ -9,8 +9,9 @@ note first, under the same lock. So the job has appended before, and the other's
 raised note, and looks them up by a MERGE itself. Where files are not on a disk of this machine there is no such lock,
 and all readings are looked up.
 
-The note is made from the table's own offsets if there is none, if it is another checkpoint's, or if the table has the
-mark of a batch that is still to be written: the batch is repeated after a crash, or the checkpoint came from a backup.
+The note is made from the offsets of silver and its quarantine if there is none, if it is another checkpoint's, or if
+silver has the mark of a batch that is still to be written: the batch is repeated after a crash, or the checkpoint came
+from a backup.
 """
 
 import fcntl
@@ -42,8 +43,8 @@ class Note(NamedTuple):
 class Reach:
     """The note of a lake's table silver. Blocks for files, and while another process writes."""
 
-    def __init__(self, silver: DeltaTable) -> None:
-        self._silver = silver
+    def __init__(self, silver: DeltaTable, quarantine: DeltaTable) -> None:
+        self._silver, self._quarantine = silver, quarantine
         self._is_checked = False
         self._folder = LocalFolder(silver.url.rpartition("/")[0]) if is_local(silver.url) else None
 
@@ -57,7 +58,8 @@ class Reach:
             is_ours = note.checkpoint == checkpoint
             if not self._is_checked and not (is_ours and self._silver.last_batch(note.writer) < batch):
                 # Of all rows, but three columns. For none at all the first Spark job of a process would take seconds.
-                found = [] if self._silver.is_empty() else _ends(self._silver.read())
+                tables = (it for it in (self._silver, self._quarantine) if not it.is_empty())
+                found = [end for table in tables for end in _ends(table.read())]
                 offsets = _raised(note.offsets, found)
                 note = Note(checkpoint, uuid.uuid4().hex, offsets)
                 self._folder.write_text(_NOTE, json.dumps(note._asdict()))
@@ -88,7 +90,12 @@ class Reach:
 
 def is_new(offsets: Mapping[str, Mapping[str, int]]) -> Column:
     """Whether silver cannot have a reading, by its columns ``message_id`` and ``kafka_…``. Never null."""
-    new = F.col("message_id").isNull()
+    return F.col("message_id").isNull() & is_unread(offsets)
+
+
+def is_unread(offsets: Mapping[str, Mapping[str, int]]) -> Column:
+    """Whether neither table can have a record, by its place. Never null."""
+    new = F.lit(True)
     few = sum(len(of) for of in offsets.values()) <= _MOST_PARTITIONS
     for topic, of in offsets.items():
         its = F.col("kafka_topic") == topic

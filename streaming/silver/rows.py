@@ -21,7 +21,7 @@ REJECT: Final = "_reject"
 CLOCKED: Final = "_clocked"
 WAS: Final = "_was"
 """The reason a record is in quarantine for, where it comes from there."""
-_PLACE = ("received_at", "kafka_topic", "kafka_partition", "kafka_offset")
+PLACE: Final = ("received_at", "kafka_topic", "kafka_partition", "kafka_offset")
 """A record's. With its time, because a topic that is deleted and made again has the same offsets again."""
 _ID_HASH = "_id_hash"
 
@@ -97,17 +97,17 @@ def firsts(rows: DataFrame, repeated: DataFrame, apart_us: int) -> DataFrame:
     """
     by_time, at = Window.partitionBy("record_id").orderBy("device_time"), F.unix_micros("device_time")
     here = Window.partitionBy("record_id", "_run", "kafka_topic", "kafka_partition").orderBy("kafka_offset")
-    order = Window.partitionBy("record_id", "_run").orderBy(F.col("_here") > 1, *_PLACE)
+    order = Window.partitionBy("record_id", "_run").orderBy(F.col("_here") > 1, *PLACE)
     suspects = (
         rows.where(F.col("message_id").isNotNull())
-        .select("record_id", "device_time", *_PLACE, F.xxhash64("record_id").alias(_ID_HASH))
+        .select("record_id", "device_time", *PLACE, F.xxhash64("record_id").alias(_ID_HASH))
         .join(F.broadcast(repeated), _ID_HASH, "left_semi")
         .withColumn("_pause", at - F.lag(at).over(by_time))
         .withColumn("_run", F.count(F.when(F.col("_pause") > apart_us, 1)).over(by_time))
     )
     ranked = suspects.withColumn("_here", F.row_number().over(here)).withColumn("_nth", F.row_number().over(order))
-    later = ranked.where("_nth > 1").select(*_PLACE)
-    return rows.join(F.broadcast(later), list(_PLACE), "left_anti").select(*rows.columns)
+    later = ranked.where("_nth > 1").select(*PLACE)
+    return rows.join(F.broadcast(later), list(PLACE), "left_anti").select(*rows.columns)
 
 
 def _record_id() -> Column:

@@ -2,9 +2,11 @@
 
 Both are written by a MERGE that only inserts, so the same rows again change nothing, whoever brings them and whenever.
 A reading is known by its ``record_id``, a reject by its place in Kafka and its time. Readings that silver cannot have
-yet are appended (``reach``)."""
+yet are appended (``reach``). A record that is read again is known by its place: other schemas may have given it another
+``record_id``, or put it into the other table."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from operator import or_
@@ -17,12 +19,12 @@ from pyspark.sql.types import DoubleType, LongType, StructType
 from config.errors import ConfigError
 from config.settings import StreamSettings
 from streaming.decoding.decode import GOOD
-from streaming.lake.delta_upkeep import retried
+from streaming.lake.delta_upkeep import DeltaUpkeep, retried
 from streaming.lake.lake import DeltaTable, held
 from streaming.lake.ranges import MOST_RANGES, TimeRange, joined
 from streaming.silver.match import Places, Slice, divided, match_condition, reject_condition
 from streaming.silver.reach import Reach
-from streaming.silver.rows import CLOCKED, REJECT, firsts, readings, rejects, repeated_ids
+from streaming.silver.rows import CLOCKED, PLACE, REJECT, firsts, readings, rejects, repeated_ids
 from streaming.silver.schema import PARTITIONS, QUARANTINE, QUARANTINE_PARTITIONS, silver_schema
 
 _PROPERTIES: Final = {
@@ -48,7 +50,8 @@ class Arrivals(NamedTuple):
 
     ``readings`` and ``bad`` add up to its records; ``new``: readings that silver cannot have yet; ``plain``: those of
     them that are good at first look; ``ids``: readings with a device's message id. ``found``: where originals of the
-    readings that are not new can be. ``rejected``: where the bad ones are in Kafka."""
+    readings that are not new can be. ``rejected``: where the bad ones are in Kafka. ``known``: when those were received
+    that the tables may have by their place; None if there are none."""
 
     readings: int
     bad: int
@@ -57,9 +60,10 @@ class Arrivals(NamedTuple):
     ids: int
     found: list[Slice]
     rejected: list[Places]
+    known: TimeRange | None
 
 
-def _slices(rows: DataFrame, new: Column, length_us: int) -> DataFrame:
+def _slices(rows: DataFrame, new: Column, known: Column, length_us: int) -> DataFrame:
     """Counts of the good rows by slices of device time, of the ``new`` ones in one, of the bad by Kafka's partition."""
     at, received = F.unix_micros("device_time"), F.unix_micros("received_at")
     bad = F.col(REJECT).isNotNull()
@@ -74,6 +78,7 @@ def _slices(rows: DataFrame, new: Column, length_us: int) -> DataFrame:
         F.count(F.lit(1)).alias("rows"),
         F.count("message_id").alias("ids"),
         F.count_if(GOOD).alias("plain"),
+        F.count_if(known).alias("known"),
         F.min(at).alias("first_us"),
         F.max(at).alias("last_us"),
         F.min(received).alias("first_received_us"),
@@ -95,17 +100,18 @@ class SilverTables:
         else:
             self.silver.create(silver_schema(signals), PARTITIONS, **_PROPERTIES)
         self.quarantine.create(QUARANTINE, QUARANTINE_PARTITIONS, **_QUARANTINE_PROPERTIES)
-        self.reach = Reach(self.silver)
+        self.reach = Reach(self.silver, self.quarantine)
         self._around_us = stream.silver.clockless_within // timedelta(microseconds=1)
 
-    def arrivals(self, rows: DataFrame, new: Column | None = None) -> Arrivals:
+    def arrivals(self, rows: DataFrame, new: Column | None = None, known: Column | None = None) -> Arrivals:
         """Counts the rows of a batch, as ``rows.judged`` made them. Runs a Spark job. ``new``: which readings silver
-        cannot have yet; none, if it is not said."""
-        new = F.lit(False) if new is None else new
-        found = _slices(rows, new, _SLICE_US).limit(_MOST_SLICES + 1).collect()
+        cannot have yet; none, if it is not said. ``known``: which records the tables may have; all, if not."""
+        new, known = F.lit(False) if new is None else new, F.lit(True) if known is None else known
+        found = _slices(rows, new, known, _SLICE_US).limit(_MOST_SLICES + 1).collect()
         if len(found) > _MOST_SLICES:  # a fleet of clocks that each show another month
-            found = _slices(rows, new, _ALL_TIME_US).collect()
+            found = _slices(rows, new, known, _ALL_TIME_US).collect()
         good, bad = [it for it in found if not it.bad], [it for it in found if it.bad]
+        again = [(it.first_received_us, it.last_received_us) for it in found if it.known]
         return Arrivals(
             sum(it.rows for it in good),
             sum(it.rows for it in bad),
@@ -124,6 +130,7 @@ class SilverTables:
                 )
                 for it in bad
             ],
+            TimeRange(min(first for first, _ in again), max(last for _, last in again) + 1) if again else None,
         )
 
     def append(self, new: DataFrame, writer: str, batch: int) -> None:
@@ -143,7 +150,14 @@ class SilverTables:
 
     def merge(self, rows: DataFrame, brought: Arrivals) -> int:
         """As :meth:`insert`, for rows that the note of ``reach`` has already."""
-        new = rows.where(F.col(REJECT).isNull())
+        good = rows.where(F.col(REJECT).isNull())
+        with nullcontext(good) if brought.known is None else held(self._unknown(good, brought.known)) as new:
+            inserted = self._merge(new, brought)
+        if brought.known is not None:
+            self._release(good, brought.known)
+        return inserted
+
+    def _merge(self, new: DataFrame, brought: Arrivals) -> int:
         main, strays = divided(brought.found)
         times, others = (joined((it.times for it in of), MOST_RANGES) for of in (main, strays))
         apart_us = None if all(it.is_clocked for it in brought.found) else self._around_us
@@ -155,8 +169,28 @@ class SilverTables:
             return _insert(self.silver, readings(found), same)
 
     def reject(self, rows: DataFrame, brought: Arrivals) -> int:
-        """Adds the rejects that the quarantine does not have yet, and returns how many those were."""
-        return _insert(self.quarantine, rejects(rows), reject_condition(brought.rejected))
+        """Adds the rejects that neither table has yet, and returns how many those were."""
+        bad = rows.where(F.col(REJECT).isNotNull())
+        if brought.known is not None:
+            bad = bad.join(self._places(brought.known), list(PLACE), "left_anti")
+        return _insert(self.quarantine, rejects(bad), reject_condition(brought.rejected))
+
+    def _places(self, received: TimeRange) -> DataFrame:
+        first, last = (F.timestamp_micros(F.lit(us)) for us in (received.first, received.end - 1))
+        return self.silver.read().where(F.col("received_at").between(first, last)).select(*PLACE)
+
+    def _unknown(self, good: DataFrame, received: TimeRange) -> DataFrame:
+        """The readings without those of records that silver has, and without copies of these. By other schemas they may
+        have had another time or device, and so another record id."""
+        known = good.join(self._places(received), list(PLACE), "left_semi").select("record_id")
+        return good.join(known, "record_id", "left_anti").select(*good.columns)
+
+    def _release(self, good: DataFrame, received: TimeRange) -> None:
+        """Deletes from the quarantine what is good by now, and in silver."""
+        first, last = (f"timestamp_micros({us})" for us in (received.first, received.end - 1))
+        within = f"t.ingest_date BETWEEN date({first}) AND date({last}) AND t.kafka_time BETWEEN {first} AND {last}"
+        places = good.select(*PLACE).withColumnRenamed("received_at", "kafka_time")
+        DeltaUpkeep(good.sparkSession, self.quarantine).delete_at(places, within)
 
 
 def _devices(rows: DataFrame, strays: Sequence[Slice]) -> list[str]:

@@ -5,9 +5,9 @@ bronze may lack some of it, decoded with today's schemas, and inserted as far as
 
 The stretch is one of receive times (Kafka's timestamps), ``from`` ≤ time < ``to``. A day is taken after the other, so a
 long one needs no more memory than its busiest day. Kafka is read to its end with the last day: what waited in a
-gateway's spool is behind what came later, and for how long nobody knows. Idempotent: silver and its quarantine get what
-they do not have, and gold's windows are computed again from all of silver. So it may be repeated, cut off, and run
-while the jobs do.
+gateway's spool is behind what came later, and for how long nobody knows. Idempotent: silver gets the records that it
+does not have, its quarantine those that neither has, and gold's windows are computed again from all of silver. So it
+may be repeated, cut off, and run while the jobs do.
 """
 
 import argparse

@@ -1,12 +1,11 @@
 """``gateway stream replay``: what lies in silver's quarantine is decoded again, and what is good by now goes to silver.
 
 For after the schema folder was mended: a type that was missing, a range too narrow. Whatever ends it, and whenever,
-running it again does the rest: readings are inserted by the same MERGE as the job's, which leaves out those that silver
-has, and only then deleted from quarantine. It may run beside the job.
+running it again does the rest: readings are inserted as by the job, which leaves out those that silver has, and only
+then deleted from quarantine. It may run beside the job.
 """
 
 import argparse
-from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
@@ -15,15 +14,12 @@ from config.errors import ExitStatus
 from config.settings import Settings
 from streaming import lake_tables
 from streaming.decoding.device_schemas import load_device_schemas
-from streaming.lake.delta_upkeep import DeltaUpkeep
-from streaming.lake.lake import DeltaTable, held
+from streaming.lake.lake import held
 from streaming.lake.storage import location
 from streaming.runtime import job_lock
 from streaming.silver.job import registered_rows
 from streaming.silver.rows import REJECT, WAS
 from streaming.silver.tables import SilverTables
-
-_MOST_DAYS: Final = 400
 
 
 def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> int:
@@ -47,7 +43,6 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
         if moved and not arguments.dry_run:
             tables = SilverTables(spark, stream, schemas.columns)
             new = tables.insert(kept, tables.arrivals(kept))
-            _delete(tables.quarantine, kept.where(F.col(REJECT).isNull()))
     lines = [("reason", "records", "good now"), *found, ("all", total, moved)]
     width = max(len(reason) for reason, _, _ in lines)
     for reason, count, better in lines:
@@ -75,12 +70,3 @@ def selected(quarantined: DataFrame, arguments: argparse.Namespace) -> DataFrame
     if arguments.limit is not None:
         rows = rows.orderBy("kafka_time", "kafka_topic", "kafka_partition", "kafka_offset").limit(arguments.limit)
     return rows
-
-
-def _delete(quarantine: DeltaTable, good: DataFrame) -> None:
-    at = F.col("received_at").alias("kafka_time")
-    places = good.select("kafka_topic", "kafka_partition", "kafka_offset", at)
-    days = places.select(F.to_date("kafka_time").alias("day")).distinct().limit(_MOST_DAYS + 1).collect()
-    listed = ", ".join(f"DATE '{it.day.isoformat()}'" for it in days)
-    on_days = f"t.ingest_date IN ({listed})" if len(days) <= _MOST_DAYS else "true"
-    DeltaUpkeep(good.sparkSession, quarantine).delete_at(places, on_days)

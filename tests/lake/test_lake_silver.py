@@ -29,7 +29,7 @@ from streaming.silver import job as silver
 from streaming.silver.rows import enriched, firsts, readings, rejects, repeated_ids
 from streaming.silver.schema import silver_schema
 from streaming.silver.tables import SilverTables
-from streaming.upkeep import replay
+from streaming.upkeep import backfill, replay
 from tests.lake.silver_support import (
     DAY_MS,
     KAFKA,
@@ -352,7 +352,7 @@ def test_schemas_grow_at_a_restart_and_replay_moves_what_is_good_by_now(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(replay, "_delete", killed)
+        patch.setattr(SilverTables, "_release", killed)
         with pytest.raises(KeyboardInterrupt):
             replayed(spark, chosen, "--to", "2026-11-21")
     assert (levels(), aside()) == ([(0, 5.0, None), (1, 2.5, None), (4, 7.25, 1.5)], [1, 2, 3])
@@ -366,6 +366,35 @@ def test_schemas_grow_at_a_restart_and_replay_moves_what_is_good_by_now(
     schema_folder(tmp_path / "schemas", level="string", depth="number")
     with pytest.raises(ConfigError, match=r"The signal level is string .* is double(?s:.*)another name in the schema"):
         run(spark, tmp_path, chosen)
+
+
+@pytest.mark.parametrize("again", ["reset", "backfill"])
+def test_with_corrected_schemas_a_record_that_is_read_again_is_in_one_table_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    """The time is another field's now, ``level`` may be a fraction, and ``mode`` has to be a text."""
+    chosen = settings(tmp_path, schemas=schema_folder(tmp_path / "schemas", at="integer", level="integer"))
+    values = [{}, {}, {}, {"level": 1.5}, {"mode": 5}]
+    sent = [plain(offset, values={"at": NOON_MS + 9 * DAY_MS, **more}) for offset, more in enumerate(values)]
+    sent[2] = replace(sent[2], message_id="id-1")
+    sent.append(replace(sent[2], offset=6, received_ms=NOON_MS + 6))  # its copy
+    batch_of(spark, tmp_path, sent)
+    run(spark, tmp_path, chosen)
+
+    schema_folder(tmp_path / "schemas", at="integer", level="number", mode="string")
+    (tmp_path / "schemas" / "schemas.toml").write_text('[types.thermostat]\ntime = "at"\n')
+    if again == "reset":
+        shutil.rmtree(tmp_path / "checkpoints")
+        run(spark, tmp_path, chosen)
+    else:
+        records = spark.createDataFrame([it.record() for it in sent], KAFKA)
+        monkeypatch.setattr(backfill, "records_between", lambda *_: ([{"bronze": records}], []))
+        words = ["--from", "2026-11-20", "--to", "2026-11-21"]
+        assert backfill.run(spark, chosen, process_arguments("backfill", words)) == 0
+    kept = lake_tables.silver(spark, chosen.stream).selectExpr("kafka_offset", "unix_millis(device_time)").collect()
+    moved = NOON_MS + 9 * DAY_MS
+    assert sorted(map(tuple, kept)) == [*((n, NOON_MS + n) for n in (0, 1, 2)), (3, moved), (4, NOON_MS + 4)]
+    assert lake_tables.silver_quarantine(spark, chosen.stream).isEmpty()
 
 
 def test_a_job_killed_before_its_first_commit_makes_its_tables(spark: SparkSession, tmp_path: Path) -> None:
