@@ -119,7 +119,7 @@ def test_everything_is_there_and_copies_and_others_are_told_apart(site: Site) ->
 
     status, text = site.command("--last", "1h")
     assert status == 0
-    assert "Everything that was acknowledged is in Kafka" in text
+    assert "Everything that the ledger has as acknowledged is in Kafka" in text
     status, text = site.command("--until", "2020-01-01T00:00Z")
     assert status == ExitStatus.UNJUDGED == 6
     assert "NOT JUDGED: the ledger topic has no record of gateway 'plant-7' in the span." in text

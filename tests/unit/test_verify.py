@@ -85,7 +85,7 @@ async def test_all_there() -> None:
     assert life.ending(verdict.now_ms) == "stopped"
     assert life.last is not None
     assert verdict.to_ms == life.last.to_ms
-    assert "Everything that was acknowledged is in Kafka" in as_text(verdict)
+    assert "Everything that the ledger has as acknowledged is in Kafka" in as_text(verdict)
     assert json.loads(as_json(as_document(verdict)))["status"] == 0
 
 
@@ -110,7 +110,9 @@ async def test_a_worker_that_runs_has_an_open_interval() -> None:
         assert verdict.exit_status is ExitStatus.OK
         assert (place(verdict).acknowledged, place(verdict).open, place(verdict).surplus) == (4, 3, 0)
         assert verdict.lives[0].ending(verdict.now_ms) == "running"
-        assert verdict.lives[0].ending(verdict.now_ms + 300_000) == "silent"
+        later = await FakeLog(path.kafka).verify(now_ms=verdict.now_ms + 300_000)
+        assert later.exit_status is ExitStatus.UNJUDGED
+        assert "worker 0, life life: no word since" in later.unjudged[0]
 
 
 async def test_a_worker_that_runs_on_after_the_span_is_not_silent() -> None:
@@ -706,7 +708,7 @@ async def test_a_session_that_was_lost_is_not_judged_and_said_once() -> None:
     text = as_text(verdict, Before())
     assert text.count("(gw-0-0): a session was lost, its contents are unknown") == 2
     assert text.index("away for an unknown time") < text.index("away since")
-    assert "Everything that was acknowledged is in Kafka" not in text
+    assert "Everything that the ledger has as acknowledged is in Kafka" not in text
     document = json.loads(as_json(as_document(verdict)))
     assert [loss["left_ms"] is None for loss in document["lost_sessions"]] == [True, False]
     assert place(verdict).found == 4

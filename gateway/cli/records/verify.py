@@ -24,8 +24,8 @@ from gateway.tools.verify.reader import KafkaReader
 _EPILOG = """\
 exit status: 0 everything is there, 3 records are missing or the ledger does not balance, or a command has no terminal
 status or two, 6 nothing is missing but not everything could be judged (no ledger in the span, an incomplete one, a
-partition without a leader, an MQTT session that the broker lost, statuses that are deleted). EMQX's drops do not change
-it
+worker that is silent, a partition without a leader, an MQTT session that the broker lost, statuses that are deleted).
+EMQX's drops do not change it
 """
 
 

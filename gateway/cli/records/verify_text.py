@@ -35,7 +35,7 @@ def as_text(verdict: Verdict, before: Before | None = None) -> str:
     lines += [f"MISSING: {sentence(text)}" for text in verdict.missing]
     lines += [f"NOT JUDGED: {sentence(text)}" for text in verdict.unjudged]
     if not verdict.missing and not verdict.unjudged:
-        lines.append("Everything that was acknowledged is in Kafka, as far as Kafka keeps it.")
+        lines.append("Everything that the ledger has as acknowledged is in Kafka, as far as Kafka keeps it.")
     if before is not None:
         lines.append(as_sentence(before, lost=len(verdict.losses)))
     return "\n".join(lines) + "\n"
@@ -117,7 +117,7 @@ def _life(life: Life, now_ms: int) -> str:
         case "crashed":
             ending = f"ended without its last record; what it acknowledged after {until} is unaccounted for, not lost"
         case "silent":
-            ending = f"no word since {until}: it crashed, or cannot write to the ledger topic"
+            ending = f"no word since {until}"
         case "running":
             ending = f"running; counted until {until}"
     return f"{text}{account or 'no messages'}{imbalance}; {ending}."

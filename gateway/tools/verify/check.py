@@ -190,6 +190,11 @@ def _verdict(gateway: str, reading: _Reading, results: list[PlaceResult], now_ms
             missing.append(f"worker {life.worker}, life {life.name}: {abs(life.worst_imbalance)} messages {what}")
         if life.last is not None and life.last.terms["lost"]:
             missing.append(f"worker {life.worker}, life {life.name}: a disk lost {life.last.terms['lost']} messages")
+        if life.last is not None and life.ending(now_ms) == "silent":
+            unjudged.append(
+                f"worker {life.worker}, life {life.name}: no word since {moment(life.last.to_ms / 1000)}: it crashed, "
+                "or cannot write to the ledger topic"
+            )
         if life.last is not None and life.last.unwritten:
             unjudged.append(
                 f"worker {life.worker}, life {life.name}: Kafka refused {life.last.unwritten} ledger records"
