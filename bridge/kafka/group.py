@@ -133,6 +133,7 @@ class GroupMember:
         self._expiry: asyncio.TimerHandle | None = None  # calls ``_lose`` when the session ends
         self._read_s = 0.0  # when ``read`` was last called, by the loop's clock
         self._tasks: list[asyncio.Task[None]] = []
+        self._closing = asyncio.Lock()  # a stop during another one waits for it
         self._error: BaseException | None = None  # ended the membership; ``read`` raises it
 
     @property
@@ -176,11 +177,13 @@ class GroupMember:
 
     async def stop(self) -> None:
         """Await ``revoked``, then end. The partitions wait SESSION_S for this member to come back. Never raises."""
-        await self._leave_and_close(leave=False)
+        async with self._closing:
+            await self._leave_and_close(leave=False)
 
     async def retire(self) -> None:
         """As ``stop``, but the partitions go to other members at once. Never raises."""
-        await self._leave_and_close(leave=True)
+        async with self._closing:
+            await self._leave_and_close(leave=True)
 
     # --- reading -----------------------------------------------------------------------------------
 

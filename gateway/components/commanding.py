@@ -299,8 +299,8 @@ class CommandRunner:
         finally:
             await end_tasks(assigning, failed=partial(self._log_failure, "earlier statuses"))
             if not self._is_stopping:
+                await group.stop()  # it calls ``revoked``, which writes the last statuses and commits
                 self._group = None
-                await group.stop()
                 self.lost(list(self.dispatcher.partitions))
 
     async def _assign_new(self) -> None:

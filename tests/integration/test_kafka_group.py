@@ -161,6 +161,20 @@ async def test_a_crashed_members_partitions_wait_for_its_session(
         assert crashed <= set(second.owned)
 
 
+async def test_two_stops_at_once_are_one(backend: KafkaGroupBackend) -> None:
+    """One after an error, and that of the worker. The second ended the connection of the first one's last commit."""
+    topic = await backend.topic()
+    member = Member(backend, "one", topic)
+    async with running(member):
+        await member.owns(1)
+        member.held.clear()
+        ends = [asyncio.create_task(member.group.stop()) for _ in range(2)]
+        await until(lambda: len(member.told) == 2, "revoked")
+        member.held.set()
+        await asyncio.gather(*ends)
+    assert [name for name, _ in member.told] == ["assigned", "revoked"]
+
+
 async def test_what_a_member_was_giving_up_when_it_crashed_is_shared_out(backend: KafkaGroupBackend) -> None:
     """It comes back within its session, and Kafka gives it its last share, without a rebalance."""
     topic = await backend.topic(4)

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from bridge.commands.partition import Earlier
 from bridge.commands.ports import Committed, Partition
 from bridge.dead_letters.reading import LoggedRecord, Place
-from bridge.errors import TopicMissingError, UnreachableError
+from bridge.errors import RefusedError, TopicMissingError, UnreachableError
 from bridge.routing.router import Router
 from bridge.waiting import end_tasks
 from config.settings import CommandSettings, MqttSettings, RouteSettings, SessionGroupSettings, Settings
@@ -136,7 +136,7 @@ async def test_of_a_topic_that_grows_beyond_the_status_topic_no_command_is_sent_
 def consumer(
     monkeypatch: pytest.MonkeyPatch, read_group: Callable[..., Awaitable[Any]], read_statuses: Callable[..., Any]
 ) -> CommandRunner:
-    """A runner of which ``_consume`` may be called. Its group assigns PARTITION at once; ``read_group`` gets it."""
+    """A runner whose group assigns PARTITION at once; ``read_group`` gets the group."""
 
     class Group:
         paused: Collection[Partition] = ()
@@ -151,13 +151,19 @@ def consumer(
 
         read = read_group
 
-    async def nothing(*_: object) -> None: ...
-
-    monkeypatch.setattr(commanding, "GroupMember", lambda *_args, **_options: Group())
-    monkeypatch.setattr(commanding, "prepare_topics", nothing)
-    runner = make_command_runner(lambda: None)
+    runner = runner_with(monkeypatch, Group)
     runner._tail.read = read_statuses  # type: ignore[method-assign]
     return runner
+
+
+def runner_with(monkeypatch: pytest.MonkeyPatch, group: type) -> CommandRunner:
+    """A runner of which ``_consume`` may be called."""
+
+    async def nothing(*_: object) -> None: ...
+
+    monkeypatch.setattr(commanding, "GroupMember", lambda *_args, **_options: group())
+    monkeypatch.setattr(commanding, "prepare_topics", nothing)
+    return make_command_runner(lambda: None)
 
 
 async def test_the_group_is_read_while_statuses_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,3 +320,33 @@ async def test_no_command_leaves_before_the_sessions_of_the_answers_are_subscrib
     assert runner.dispatcher.is_open is is_open
     assert runner._timer is not None
     runner._timer.cancel()
+
+
+async def test_what_is_revoked_after_an_error_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next owner sent commands again that had been sent: their statuses could not be written any more."""
+    committed: list[Mapping[Partition, Committed]] = []
+
+    class Group:
+        is_alive = True
+
+        async def start(self) -> None:
+            runner.dispatcher.assign(PARTITION, Committed(3, ""), ())
+
+        def pause(self, _partitions: object) -> None: ...
+
+        async def read(self) -> None:
+            raise RefusedError("Kafka does not let us read.")
+
+        async def stop(self) -> None:
+            assert runner._is_owner(), "statuses are written"
+            await runner.revoked([PARTITION])
+
+        async def commit(self, offsets: Mapping[Partition, Committed]) -> Collection[Partition]:
+            committed.append(offsets)
+            return ()
+
+    runner = runner_with(monkeypatch, Group)
+    with pytest.raises(RefusedError):
+        await runner._consume()
+    assert committed == [{PARTITION: Committed(3, "1|0|")}]
+    assert runner._group is None
