@@ -577,6 +577,14 @@ class Dispatcher:
         found = {one.key: one.commit() for one in owned}
         return {partition: commit for partition, commit in found.items() if commit is not None}
 
+    def passed(self, positions: Mapping[Partition, int]) -> None:
+        """Reading goes on at these offsets. Those before that were not taken need no commit of their own: ends of
+        transactions, and what was taken back. Once Kafka has deleted them, a commit before them looks like one of
+        records deleted unread."""
+        for partition, position in positions.items():
+            if (owned := self._partitions.get(partition)) is not None:
+                owned.passed(position)
+
     def committed(self, offsets: Mapping[Partition, Committed], too_large: Collection[Partition] = ()) -> None:
         """Kafka has these commits, without those whose metadata it found too large."""
         for partition, commit in offsets.items():

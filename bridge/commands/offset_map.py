@@ -92,6 +92,11 @@ class OffsetMap:
                 return
         self.low = next(iter(self._marks), self.end)
 
+    def pass_to(self, end: int) -> None:
+        """Offsets before ``end`` that were not taken have no record."""
+        self.end = end
+        self._advance()
+
     def pass_over(self, first: int, held: Collection[int]) -> int:
         """Kafka has deleted the records below ``first``: forget the unfinished ones that are not held. Returns how many
         offsets that is, those that were never taken among them."""

@@ -155,6 +155,12 @@ class OwnedPartition:
         if len(self.late) > _MOST_LATE:
             self.late.popitem(last=False)
 
+    def passed(self, position: int) -> None:
+        """Note that reading goes on at this offset. Before the first record nothing is known, and nothing committed."""
+        if 0 <= self.map.end < position:
+            self._is_changed = True
+            self.map.pass_to(position)
+
     def deleted(self, first: int) -> int:
         """Kafka has deleted records below ``first`` unread. Returns how many unfinished ones are gone."""
         self._is_changed = True

@@ -24,7 +24,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import aiokafka.errors as kafka_errors
@@ -121,7 +120,6 @@ class GroupMember:
         self._generation = -1  # -1: in none
         self._owned: frozenset[Partition] = frozenset()
         self._positions: dict[TopicPartition, int] = {}  # of what is read: what is owned and not about to be revoked
-        self._ends: dict[TopicPartition, int] = {}  # behind the last record that ``read`` returned
         self._assignments = 0  # how often what is read has changed
         self._paused: frozenset[Partition] = frozenset()
         self._counts: dict[str, int] = {}  # the topics' partitions when this member last joined
@@ -139,6 +137,12 @@ class GroupMember:
     @property
     def owned(self) -> frozenset[Partition]:
         return self._owned
+
+    @property
+    def positions(self) -> dict[Partition, int]:
+        """Where reading goes on, as far as is known: behind what ``read`` returned, ends of transactions that follow,
+        and what was taken back. Without what is about to be revoked."""
+        return {(at.topic, at.partition): offset for at, offset in self._positions.items()}
 
     @property
     def is_alive(self) -> bool:
@@ -223,7 +227,7 @@ class GroupMember:
         found: list[LoggedRecord] = []
         for at, records in batches.items():
             if at in self._positions:
-                self._positions[at] = self._ends[at] = records[-1].offset + 1
+                self._positions[at] = records[-1].offset + 1
                 found += [logged(record) for record in records]
         return found
 
@@ -274,14 +278,7 @@ class GroupMember:
         """Commit; returns the partitions whose metadata the broker found too large. Raises UnreachableError when it
         is not known whether Kafka has it, and RefusedError when this member's generation is over."""
         async with self._committing:
-            return await self._commit({at: self._extended(at, commit) for at, commit in offsets.items()})
-
-    def _extended(self, partition: Partition, commit: Committed) -> Committed:
-        """A commit of all that was read, behind the ends of transactions that follow: once Kafka has deleted these, an
-        offset before them looks like that of records deleted unread."""
-        at = TopicPartition(*partition)
-        is_all = at in self._positions and commit.offset == self._ends.get(at)
-        return replace(commit, offset=self._positions[at]) if is_all else commit
+            return await self._commit(dict(offsets))
 
     async def _commit(self, left: dict[Partition, Committed]) -> Collection[Partition]:
         """Commit ``left``, and empty it. Returns the partitions whose metadata are too large for Kafka."""

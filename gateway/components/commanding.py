@@ -402,6 +402,8 @@ class CommandRunner:
         while True:
             await asyncio.sleep(COMMIT_S)
             try:
+                if self._group is not None:
+                    self.dispatcher.passed(self._group.positions)
                 await self._commit(self.dispatcher.commits())
             except Exception:  # commits must go on
                 log.exception("commands_defect", commands=self.name, part="commits")

@@ -65,6 +65,23 @@ def test_a_command_that_the_broker_never_acknowledges_expires_and_holds_nothing_
     assert [dict(message.user)["command-id"] for message, _ in member.sending][1:] == ["commands/0:1"] * (not is_late)
 
 
+def test_what_its_writer_took_back_is_committed_and_an_unfinished_command_is_not() -> None:
+    """Only aborted transactions came: the group had a lag that nothing explained, and that no command ended."""
+    member = Member(World(1))
+    member.assign(("commands", 0))
+    member.dispatcher.passed({("commands", 0): 5})
+    assert not member.dispatcher.commits(), "the topic may have been made anew: nothing is known before a record"
+    member.dispatcher.take([command(BEGIN_MS)])
+    for end, expected in ((3, Committed(0, "1|0|T1F2")), (4, Committed(0, "1|0|T1F3"))):
+        member.dispatcher.passed({("commands", 0): end})
+        assert member.dispatcher.commits() == {("commands", 0): expected}
+    member.sending.popleft()[1](0)
+    answer(member, 200)
+    member.kafka_takes()
+    member.dispatcher.passed({("commands", 0): 2, ("commands", 1): 9})
+    assert member.dispatcher.commits() == {("commands", 0): Committed(4, "1|2|")}
+
+
 @pytest.mark.parametrize("is_duplicate", [True, False])
 def test_no_command_passes_one_whose_refusal_is_not_in_kafka(is_duplicate: bool) -> None:
     """Were it sent and the worker died, the next owner would find no refusal, and send the earlier one after it."""
