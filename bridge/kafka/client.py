@@ -69,6 +69,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
         self._sync_task: asyncio.Task[None] | None = None  # aiokafka's, which renews metadata
         self._connecting: dict[object, asyncio.Lock] = {}  # by place: one attempt at a time
         self._asking: dict[object, asyncio.Task[Any]] = {}  # a metadata request under way, by node
+        self._asked_s = float("-inf")  # when metadata were last asked for
         self._leaders = Leaders()
         self._silent: set[object] = set()  # nodes that did not answer the last metadata request
         self._renewals: dict[Place, asyncio.TimerHandle | asyncio.Task[None]] = {}  # of the connection in that place
@@ -247,7 +248,13 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
     # --- metadata ----------------------------------------------------------------------------------
 
     async def _metadata_update(self, cluster_metadata: Any, topics: Iterable[str]) -> bool:
-        """aiokafka's: ask for metadata of these topics (none: of all) and take them. True when they came."""
+        """aiokafka's: ask for metadata of these topics (none: of all) and take them. True when they came.
+
+        Pauses between two questions: a fetcher asks at once again while a partition has no leader. Without the pause it
+        asked 2,700 times a second."""
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(self._asked_s + self._retry_backoff - loop.time())
+        self._asked_s = loop.time()
         try:
             # False: otherwise brokers with automatic creation would create a missing topic.
             answer = await self._ask_for_metadata(Metadata(list(topics) if topics else None, False))

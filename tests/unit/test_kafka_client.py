@@ -94,6 +94,15 @@ async def test_metadata_come_from_the_first_broker_that_answers(wire: Wire, clie
     assert wire.asked == ["1"]
 
 
+async def test_metadata_are_not_asked_for_without_a_pause(wire: Wire, client: Client) -> None:
+    """As aiokafka's fetcher does while a partition has no leader."""
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    for _ in range(3):
+        assert await within(60, client._metadata_update(client.cluster, {"telemetry"}))
+    assert loop.time() - began_s >= 2 * client._retry_backoff > 0
+
+
 async def test_a_silent_broker_is_not_waited_for_and_asked_last_from_then_on(wire: Wire, client: Client) -> None:
     wire.silent = {"1"}
     assert await within(60, client._metadata_update(client.cluster, {"telemetry"}))
