@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiokafka.errors as kafka_errors
 import structlog
+from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import StaleMetadata
 from aiokafka.protocol.metadata import MetadataRequest
@@ -84,6 +85,10 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
     @property
     def _get_conn_lock(self) -> contextlib.AbstractAsyncContextManager[None]:
         return _NO_LOCK  # each node has its own lock, taken below
+
+    def has_leader(self, at: TopicPartition) -> bool:
+        """Whether a partition has a leader, by the latest metadata."""
+        return self.cluster.leader_for_partition(at) not in {None, -1}
 
     async def bootstrap(self) -> None:
         """Learn the brokers from the first address that answers. Raises KafkaConnectionError when none does."""

@@ -30,6 +30,7 @@ import aiokafka.errors as kafka_errors
 import structlog
 from aiokafka import TopicPartition
 from aiokafka.client import ConnectionGroup, CoordinationType
+from aiokafka.consumer.fetcher import OffsetResetStrategy
 from aiokafka.protocol.admin import DeleteGroupsRequest
 from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
@@ -119,7 +120,8 @@ class GroupMember:
         self._member = ""  # the id that the coordinator gave; empty before
         self._generation = -1  # -1: in none
         self._owned: frozenset[Partition] = frozenset()
-        self._positions: dict[TopicPartition, int] = {}  # of what is read: what is owned and not about to be revoked
+        # Of what is read: what is owned and not about to be revoked. None: not known yet, the first record's.
+        self._positions: dict[TopicPartition, int | None] = {}
         self._assignments = 0  # how often what is read has changed
         self._paused: frozenset[Partition] = frozenset()
         self._counts: dict[str, int] = {}  # the topics' partitions when this member last joined
@@ -142,7 +144,11 @@ class GroupMember:
     def positions(self) -> dict[Partition, int]:
         """Where reading goes on, as far as is known: behind what ``read`` returned, ends of transactions that follow,
         and what was taken back. Without what is about to be revoked."""
-        return {(at.topic, at.partition): offset for at, offset in self._positions.items()}
+        return {(at.topic, at.partition): offset for at, offset in self._positions.items() if offset is not None}
+
+    def leaderless(self) -> list[Partition]:
+        """This member's partitions that have no leader: nothing of them is read until they have."""
+        return sorted(one for one in self._owned if not self._consumer._client.has_leader(TopicPartition(*one)))
 
     @property
     def is_alive(self) -> bool:
@@ -199,7 +205,9 @@ class GroupMember:
         Raises RefusedError when the group cannot go on without an operator."""
         self._read_s = asyncio.get_running_loop().time()
         for at in self._positions:  # also behind ends of transactions and what was taken back, which are never returned
-            self._positions[at] = self._consumer._subscription.subscription.assignment.state_value(at).position
+            state = self._consumer._subscription.subscription.assignment.state_value(at)
+            if state.has_valid_position:
+                self._positions[at] = state.position
         if not self._positions and self._error is None:
             self._changed.clear()
             await until_set(self._changed, POLL_MS / 1000)
@@ -221,8 +229,7 @@ class GroupMember:
             raise self._error
         if assignments != self._assignments:
             # Fetched before, or of partitions that the caller could not pause yet: they are fetched again.
-            for at, offset in self._positions.items():
-                self._consumer.seek(at, offset)
+            self._seek()
             return ()
         found: list[LoggedRecord] = []
         for at, records in batches.items():
@@ -267,10 +274,18 @@ class GroupMember:
         self._assignments += 1
         self._consumer.assign(list(self._positions))
         self._consumer._client.set_topics(self._topics)  # assign() forgets topics of which this member has nothing
-        for at, offset in self._positions.items():
-            self._consumer.seek(at, offset)
+        self._seek()
         self.pause(self._paused)
         self._changed.set()
+
+    def _seek(self) -> None:
+        """Fetch from ``_positions`` on. The fetcher looks for first records, by leader: one that is missing holds up
+        no other partition."""
+        for at, offset in self._positions.items():
+            if offset is None:
+                self._consumer._fetcher.request_offset_reset([at], OffsetResetStrategy.EARLIEST)
+            else:
+                self._consumer.seek(at, offset)
 
     # --- committing --------------------------------------------------------------------------------
 
@@ -397,13 +412,12 @@ class GroupMember:
             self._rejoin.set()  # now they can be another member's
         if new := granted - self._owned:
             committed = await self._committed(new)
-            firsts = await self._consumer.beginning_offsets([TopicPartition(*partition) for partition in new])
             if self._generation != generation:
                 raise _AgainError  # lost meanwhile
             self._owned |= new
-            for at, first in firsts.items():
-                before = committed.get((at.topic, at.partition))
-                self._positions[at] = first if before is None else before.offset
+            for partition in new:
+                before = committed.get(partition)
+                self._positions[TopicPartition(*partition)] = None if before is None else before.offset
             self._listener.assigned({partition: committed.get(partition) for partition in sorted(new)})
             self._assign()
         if not self._has_joined:

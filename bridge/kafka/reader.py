@@ -15,6 +15,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from bridge.dead_letters.reading import LoggedRecord, Place
 from bridge.errors import RefusedError, TopicMissingError, UnreachableError
+from bridge.kafka.client import Client
 from bridge.kafka.connection import (
     REFUSED,
     connection_options,
@@ -69,12 +70,15 @@ class TopicReader:
         self._patience_s = 4 * settings.request_timeout.total_seconds()
         self._consumer: Any = None
         self.facts: tuple[TopicFacts, ...] = ()
+        self.partitions: list[TopicPartition] = []  # all; what is taken out is not asked about
+        self.leaderless: list[TopicPartition] = []  # at the start
 
     async def __aenter__(self) -> Self:
         """Ask for the facts and connect. Raises UnreachableError, RefusedError or TopicMissingError."""
         # One sentence of ours says why Kafka cannot be reached, instead of a line for each attempt of the library.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
         self.facts = await self._ask()
+        self.partitions = [TopicPartition(one.name, number) for one in self.facts for number in range(one.partitions)]
         self._consumer = make_consumer(
             self._options,
             self.login,
@@ -103,7 +107,14 @@ class TopicReader:
         admin = make_admin(self._options, self.login)
         try:
             await admin.start()
-            counts = {topic["topic"]: self._partitions(topic) for topic in await self._describe(admin)}
+            described = await self._describe(admin)
+            counts = {topic["topic"]: self._partitions(topic) for topic in described}
+            self.leaderless = [
+                TopicPartition(topic["topic"], row["partition"])
+                for topic in described
+                for row in topic["partitions"]
+                if row["leader"] < 0
+            ]
             return tuple([await self._facts(admin, name, counts[name]) for name in self._topics])
         except kafka_errors.KafkaConnectionError as error:
             raise await why_unreachable(self._options, self.login) from error
@@ -151,24 +162,21 @@ class TopicReader:
         retention = values.get("retention.ms")
         return TopicFacts(name, partitions, None if retention is None else int(retention), values.get("cleanup.policy"))
 
-    def _all_partitions(self) -> list[TopicPartition]:
-        return [TopicPartition(facts.name, number) for facts in self.facts for number in range(facts.partitions)]
-
     # --- reading
 
     async def ends(self) -> dict[Partition, int]:
         """The offset after the last record of each partition, now."""
-        ends = await self._answered(self._consumer.end_offsets(self._all_partitions()))
+        ends = await self._answered(self._consumer.end_offsets(self.partitions))
         return {(at.topic, at.partition): end for at, end in ends.items()}
 
     async def beginnings(self) -> dict[Partition, int]:
         """The offset of the first record of each partition."""
-        starts = await self._answered(self._consumer.beginning_offsets(self._all_partitions()))
+        starts = await self._answered(self._consumer.beginning_offsets(self.partitions))
         return {(at.topic, at.partition): start for at, start in starts.items()}
 
     async def offsets_at(self, moment_ms: int) -> dict[Partition, int]:
         """The offset of each partition's first record with that timestamp or a later one; its end without one."""
-        wanted = dict.fromkeys(self._all_partitions(), max(0, moment_ms))  # Kafka knows no time before 1970
+        wanted = dict.fromkeys(self.partitions, max(0, moment_ms))  # Kafka knows no time before 1970
         found = await self._answered(self._consumer.offsets_for_times(wanted))
         ends = await self.ends()
         return {
@@ -242,10 +250,16 @@ class TopicReader:
             numbers = self._consumer.partitions_for_topic(topic)
             if numbers:
                 absent.pop(topic, None)
-                new += [at for number in sorted(numbers) if (at := TopicPartition(topic, number)) not in known]
+                at_all = [TopicPartition(topic, number) for number in sorted(numbers)]
+                new += [at for at in at_all if at not in known and at not in self.leaderless]
             elif now_s - absent.setdefault(topic, now_s) > GONE_S:
                 raise TopicMissingError(f"Topic {topic} was deleted while it was read.")
         return new
+
+    def has_leader(self, at: TopicPartition) -> bool:
+        """Whether a partition has a leader, by the latest metadata."""
+        client: Client = self._consumer._client
+        return client.has_leader(at)
 
     async def _answered(self, question: Any) -> Any:
         try:

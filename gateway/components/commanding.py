@@ -202,6 +202,7 @@ class CommandRunner:
         self._rewind_ms: int | None = None
         self._new: dict[Partition, Committed | None] = {}  # assigned, without their earlier statuses yet
         self._assignments = 0
+        self._leaderless: list[Partition] = []  # of the commands, at the last look
         self._tasks: list[asyncio.Task[None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
@@ -214,6 +215,7 @@ class CommandRunner:
         self._tasks = [
             asyncio.create_task(self._again("group", self._consume), name=f"commands {self.name}"),
             asyncio.create_task(self._committing(), name=f"commits {self.name}"),
+            asyncio.create_task(self._looking_for_leaders(), name=f"leaders {self.name}"),
             asyncio.create_task(self._again("status topic", self._keep_topic), name=f"status topic {self.name}"),
         ]
         if self._ways:
@@ -255,6 +257,15 @@ class CommandRunner:
             forget_frames(error)
         else:
             log.error("commands_defect", commands=self.name, part=part, exc_info=error)
+
+    def _note_leaderless(self, part: str, partitions: Collection[Partition]) -> None:
+        """Have the partitions that wait for a leader be a problem of this part, or none if there are none."""
+        self.view.errors.pop(part, None)
+        if partitions:
+            names = ", ".join(f"{topic}/{number}" for topic, number in partitions)
+            error = UnreachableError(f"Kafka has no leader for {names}. Others go on, and these once they have one.")
+            self.view.errors[part] = str(error)
+            self._log_failure(part, error)
 
     def _broken(self, part: str, error: BaseException) -> None:
         self.view.errors[part] = f"A defect: {error!r}. What was being written waits until the next start."
@@ -317,7 +328,7 @@ class CommandRunner:
             starts[number] = min(start, starts.get(number, start))
         earlier = Earlier(new)
         try:
-            count = await self._tail.read(starts, earlier.take)
+            count, leaderless = await self._tail.read(starts, earlier.take)
         except UnreachableError as error:  # what this member has already goes on
             if self._new:  # not revoked meanwhile
                 self.view.errors["new partitions"] = str(error)
@@ -326,17 +337,27 @@ class CommandRunner:
             return
         if assignments != self._assignments:
             return  # one may have gone and come back, with a later commit and more statuses: all is read again
+        found = set(range(count)) - leaderless
         for partition, committed in new.items():
-            if partition in self._new and partition[1] < count:  # not revoked meanwhile
+            if partition in self._new and partition[1] in found:  # not revoked meanwhile
                 del self._new[partition]
                 self.dispatcher.assign(partition, committed, earlier.of(partition))
-        self.view.errors.pop("new partitions", None)
-        if any(number >= count for _, number in new):  # the topic of commands has grown
+        waiting = sorted(leaderless & starts.keys())
+        self._note_leaderless("new partitions", [(self._commands.status_topic, number) for number in waiting])
+        if any(number >= count for number in starts):  # the topic of commands has grown
             self.view.errors["new partitions"] = (
                 f"Topic {self._commands.status_topic} has only {count} partitions: a command's status has no "
                 "partition. Add partitions to it."
             )
+        if "new partitions" in self.view.errors:
             await asyncio.sleep(_GROWN_S)
+
+    async def _looking_for_leaders(self) -> None:
+        """Tell which partitions of commands are not read. A change of leaders is over by the second look."""
+        while True:
+            await asyncio.sleep(_GROWN_S)
+            before, self._leaderless = self._leaderless, [] if self._group is None else self._group.leaderless()
+            self._note_leaderless("some partitions", [one for one in self._leaderless if one in before])
 
     async def _keep_topic(self) -> None:
         """Have a deleted status topic made anew: statuses wait for it. ``_again`` calls it again after a failure."""
@@ -430,9 +451,9 @@ class CommandRunner:
         self._feed = feed
         self.dispatcher.begin_answers(feed.positions)
         try:
-            self.view.errors.pop("answers", None)
+            self._note_leaderless("answers", feed.leaderless)
             self.look()
-            while True:
+            while not feed.can_read_more():
                 if (moment_ms := self._rewind_ms) is not None:
                     await feed.rewind(moment_ms)
                     if self._rewind_ms == moment_ms:  # no earlier one was asked for meanwhile

@@ -15,15 +15,18 @@ from aiokafka.record.util import calc_crc32c
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
 from bridge.commands.ports import Committed, PartitionListener
+from bridge.dead_letters.reading import LoggedRecord
 from bridge.errors import RefusedError, UnreachableError
 from bridge.kafka import group as group_module
+from bridge.kafka.feed import StatusTail, TopicFeed
 from bridge.kafka.group import GroupMember, delete_group, remove_members
 from config.settings import KafkaSettings
 from gateway.local.embedded.kafka import KafkaCluster
 from tests.brokers.kafka_backend import kafka_settings, set_rights
+from tests.brokers.kafka_cluster import ClusterAdmin
 from tests.brokers.topics import add_partitions, consumer_groups, create_topic, delete_before, produce, produce_aborted
 from tests.group_port import GroupPort, Member, running
-from tests.waiting import until
+from tests.waiting import until, wait_until
 
 
 class KafkaGroupBackend:
@@ -323,6 +326,39 @@ async def test_what_its_writer_took_back_is_not_missed_when_kafka_deletes_it(
             await backend.put(topic, 0, b"3")
             await until(lambda: second.values(topic) == [b"3"], "it is read")
             assert not second.missing
+
+
+@pytest.mark.slow
+async def test_a_partition_without_a_leader_keeps_no_other_from_being_read(unique: str) -> None:
+    """One such partition, of commands, statuses or answers, stopped all commands of a worker at its start."""
+    with KafkaCluster(3, heap_mib=256) as cluster:
+        backend, operator = KafkaGroupBackend(cluster.bootstrap, unique), ClusterAdmin(cluster)
+        topic = f"{unique}-topic"
+        away = await asyncio.to_thread(operator.coordinator, unique) % 3 + 1
+        led = away % 3 + 1
+        await asyncio.to_thread(operator.create, topic, [[led], [away]], min_insync_replicas="1")
+        for number in range(2):
+            await backend.put(topic, number, b"a")
+        await asyncio.to_thread(cluster.kill, away)
+        await asyncio.to_thread(wait_until, lambda: operator.leaders(topic)[1] == -1, "a partition has no leader")
+        member, statuses = Member(backend, "one", topic), StatusTail(backend.settings, "gateway-test", topic)
+        feed = TopicFeed(backend.settings, "gateway-test", [topic])
+        async with running(member):
+            await until(lambda: member.values(topic, 0), "the other is read")
+            assert member.group.leaderless() == [(topic, 1)]  # type: ignore[attr-defined]
+            found: list[LoggedRecord] = []
+            assert await statuses.read({0: 0, 1: 0}, found.append) == (2, {1})
+            assert [record.place for record in found] == [(topic, 0, 0)]
+            await feed.start()
+            assert (feed.positions, feed.leaderless) == ({(topic, 0): 1}, [(topic, 1)])
+            await feed.rewind(0)
+            assert [record.place for record in await feed.read()] == [(topic, 0, 0)]
+            assert not feed.can_read_more()
+            await asyncio.to_thread(cluster.restart, away)
+            await until(lambda: member.values(topic, 1), "it is read when it has a leader")
+            await until(feed.can_read_more, "its feed is told")
+            assert not member.group.leaderless()  # type: ignore[attr-defined]
+            await feed.stop()
 
 
 def renamed(batch: bytes, codec: int) -> bytearray:

@@ -36,12 +36,12 @@ class Tail:
         self._runner = runner
         self.starts: list[Mapping[int, int]] = []
 
-    async def read(self, starts: Mapping[int, int], take: Callable[[LoggedRecord], object]) -> int:
+    async def read(self, starts: Mapping[int, int], take: Callable[[LoggedRecord], object]) -> tuple[int, set[int]]:
         self.starts.append(starts)
         if len(self.starts) == 1:
             self._runner._new.pop(PARTITION)
             self._runner.assigned({PARTITION: Committed(9, "1|5|")})
-        return 1
+        return 1, set()
 
 
 class Sink:
@@ -109,25 +109,29 @@ async def test_an_answer_during_a_partitions_last_commit_is_the_next_owners() ->
     assert not member.waiting
 
 
-async def test_of_a_topic_that_grows_beyond_the_status_topic_no_command_is_sent_without_a_status(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("found", "told"), [
+    ((1, set()), "statuses has only 1 partitions"), ((2, {1, 2}), "no leader for statuses/1. Others go on"),
+])  # fmt: skip
+async def test_no_command_is_sent_whose_status_has_no_partition_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, found: tuple[int, set[int]], told: str
 ) -> None:
+    """The topic of commands has grown, or a broker is away."""
     monkeypatch.setattr(commanding, "_GROWN_S", 0)
-    runner, count = make_command_runner(lambda: None), 1
+    runner = make_command_runner(lambda: None)
 
-    async def read(_starts: Mapping[int, int], _take: object) -> int:
-        return count
+    async def read(_starts: Mapping[int, int], _take: object) -> tuple[int, set[int]]:
+        return found
 
     runner._tail.read = read  # type: ignore[method-assign, assignment]
     runner.assigned({PARTITION: None, ("commands", 1): None})
     await runner._assign_new()
     assert runner.dispatcher.partitions == {PARTITION}
     (problem,) = [one for one in runner.view.problems() if one.id == "commands-unreadable"]
-    assert "only 1 partitions" in problem.text
+    assert told in problem.text
     runner.lost([("commands", 1)])
     assert not list(runner.view.problems()), "it is another worker's"
     runner.assigned({("commands", 1): None})
-    count = 2
+    found = (2, set())
     await runner._assign_new()
     assert runner.dispatcher.partitions == {PARTITION, ("commands", 1)}
     assert not list(runner.view.problems())
@@ -180,9 +184,9 @@ async def test_the_group_is_read_while_statuses_are(monkeypatch: pytest.MonkeyPa
         runner._is_stopping = PARTITION in runner.dispatcher.partitions
         return []
 
-    async def read_statuses(*_: object) -> int:
+    async def read_statuses(*_: object) -> tuple[int, set[int]]:
         await go_on.wait()
-        return 1
+        return 1, set()
 
     runner = consumer(monkeypatch, read_group, read_statuses)
     async with asyncio.timeout(60):
@@ -203,12 +207,12 @@ async def test_statuses_that_cannot_be_read_yet_keep_new_partitions_waiting_alon
         runner._is_stopping = PARTITION in runner.dispatcher.partitions
         return []
 
-    async def read_statuses(*_: object) -> int:
+    async def read_statuses(*_: object) -> tuple[int, set[int]]:
         nonlocal tries
         tries += 1
         if tries < 3:
             raise UnreachableError("Kafka is away.")
-        return 1
+        return 1, set()
 
     runner = consumer(monkeypatch, read_group, read_statuses)
     await runner._consume()
@@ -223,7 +227,7 @@ async def test_no_problem_stays_of_new_partitions_that_went_meanwhile(monkeypatc
         runner._is_stopping = not runner._new
         return []
 
-    async def read_statuses(*_: object) -> int:
+    async def read_statuses(*_: object) -> tuple[int, set[int]]:
         runner.lost([PARTITION])
         raise UnreachableError("Kafka is away.")
 
@@ -265,6 +269,22 @@ def test_an_earlier_moment_is_not_replaced_by_a_later_one() -> None:
     for moment_ms in (None, 70, 50, None, 60):
         runner._rewind_to(moment_ms)
     assert runner._rewind_ms == 50
+
+
+@manual_time
+async def test_partitions_that_stay_without_a_leader_are_told() -> None:
+    runner, leaderless = make_command_runner(lambda: None), [PARTITION]
+    runner._group = SimpleNamespace(leaderless=lambda: leaderless)  # type: ignore[assignment]
+    looking = asyncio.create_task(runner._looking_for_leaders())
+    await asyncio.sleep(6)
+    assert not list(runner.view.problems()), "a change of leaders is short"
+    await asyncio.sleep(5)
+    (problem,) = runner.view.problems()
+    assert "some partitions cannot be read. Kafka has no leader for commands/0." in problem.text
+    leaderless = []
+    await asyncio.sleep(5)
+    assert not list(runner.view.problems())
+    await end_tasks(looking)
 
 
 @manual_time
