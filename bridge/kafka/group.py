@@ -291,18 +291,21 @@ class GroupMember:
 
     async def commit(self, offsets: Mapping[Partition, Committed]) -> Collection[Partition]:
         """Commit; returns the partitions whose metadata the broker found too large. Raises UnreachableError when it
-        is not known whether Kafka has it, and RefusedError when this member's generation is over."""
+        is not known whether Kafka has all, and RefusedError when this member's generation is over, or its partitions
+        have changed meanwhile."""
         async with self._committing:
-            return await self._commit(dict(offsets))
+            return await self._commit(offsets)
 
-    async def _commit(self, left: dict[Partition, Committed]) -> Collection[Partition]:
-        """Commit ``left``, and empty it. Returns the partitions whose metadata are too large for Kafka."""
-        too_large = set()
+    async def _commit(self, left: Mapping[Partition, Committed]) -> Collection[Partition]:
+        """Commit ``left``. Returns the partitions whose metadata are too large for Kafka."""
+        too_large: set[Partition] = set()
         loop = asyncio.get_running_loop()
         until_s = loop.time() + self._patience_s
         why = "no answer in time"
+        assignments = self._assignments
         while left:
-            if not left.keys() <= self._owned:
+            # One that went and came back may have a later commit, of its owner in between.
+            if assignments != self._assignments or not left.keys() <= self._owned:
                 raise RefusedError(f"Some partitions are no longer this member's in group {self._group}.")
             topics = [
                 (topic, [(number, left[topic, number].offset, -1, left[topic, number].metadata) for number in numbers])
@@ -313,13 +316,13 @@ class GroupMember:
                 answer = await self._ask(
                     Question(OffsetCommit, self._group, generation, self._member, self._instance, topics)
                 )
-                for topic, partitions in answer.topics:
-                    for number, code in partitions:
-                        if code in _TOO_LARGE:
-                            too_large.add((topic, number))
-                        else:
-                            self._check(code, generation)
-                        del left[topic, number]
+                codes = {(topic, number): code for topic, rows in answer.topics for number, code in rows}
+                too_large |= {at for at, code in codes.items() if code in _TOO_LARGE}
+                left = {at: left[at] for at, code in codes.items() if code not in {0, *_TOO_LARGE}}
+                if any(codes[at] == _UNKNOWN for at in left):
+                    until_s = loop.time() - 1  # the next commits of the others do not wait for that topic
+                for at in left:
+                    self._check(codes[at], generation)
             except (_AgainError, kafka_errors.KafkaError) as error:
                 why = words(error)
             if left:
@@ -618,6 +621,7 @@ _REBALANCING: Final = 27
 _OVER: Final = frozenset({22, 25})  # ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID
 _MOVED: Final = frozenset({14, 15, 16})  # the coordinator is loading, not available, or another broker
 _NO_GROUP: Final = 69  # GROUP_ID_NOT_FOUND
+_UNKNOWN: Final = 3  # UNKNOWN_TOPIC_OR_PARTITION
 _TOO_LARGE: Final = frozenset({12, 28})  # OFFSET_METADATA_TOO_LARGE, INVALID_COMMIT_OFFSET_SIZE
 
 
