@@ -18,6 +18,7 @@ from gateway.health.canary.canary import Canary
 from gateway.local.embedded.kafka import KafkaCluster
 from gateway.mqtt.login import Login
 from tests.brokers.fixtures import MakeTopic
+from tests.brokers.packets import connack
 from tests.brokers.raw import RawClient
 from tests.brokers.scripted import ScriptedBroker
 from tests.brokers.scripted_rules import Rules
@@ -142,8 +143,13 @@ async def test_a_broker_that_takes_nothing_and_one_that_is_away(
         async with RawClient(broker.port, "gw-0-0") as client:
             await client.subscribe("canary/+")
             broker.rules.puback = 0x87
-            await until_told(bird, "0x87")
-            broker.rules.puback = None
+            await until_told(bird, "it answers 0x87")
+            broker.rules.puback, broker.rules.disconnects_publishers = None, 0x87
+            await until_told(bird, "not authorised")
+            broker.rules.connack = connack(properties=b"\x27" + (50).to_bytes(4))  # of the next connection
+            await until_told(bird, "the broker takes 50 at most (its Maximum Packet Size)")
+            broker.rules.disconnects_publishers = None
+            broker.rules.connack = None
         await broker.stop()
         await until(lambda: account.lost["publish"] >= 2, "there is no broker")
         await until_told(bird, "cannot publish to MQTT topic canary/gw")
