@@ -42,7 +42,7 @@ def compare(
                 logged = LoggedRecord(place, one.at_ms, one.key.encode(), value, list(one.headers))
                 table.add(side, one.partition, offset, one.at_ms, reader.read(logged))
             table.flush(side)
-        return table.compare(span, ("old", "new"))
+        return table.compare(span, ("old", "new"), is_named=parse_identity(by).is_of_a_message)
 
 
 def test_the_same_on_both_sides() -> None:
@@ -63,9 +63,12 @@ def test_missing_twice_and_more() -> None:
 def test_fewer_copies_are_not_every_message() -> None:
     """A switch that says "on" a hundred times, of which one came."""
     found = compare([Rec("on")] * 100, [Rec("on")])
-    assert (found.only_left, found.fewer_copies) == (0, 99)
+    assert (found.only_left, found.fewer_copies, found.exit_status) == (0, 99, ExitStatus.UNJUDGED)
     assert "every message" not in _text(found, "old", "new")
     assert "every message" in _text(compare([Rec("on")] * 2, [Rec("on")] * 2), "old", "new")
+    named = compare([Rec('{"seq":1}')] * 2, [Rec('{"seq":1}')], by="json:seq")
+    assert (named.fewer_copies, named.exit_status) == (1, ExitStatus.OK)
+    assert "every message" in _text(named, "old", "new")
 
 
 def test_differences_of_the_matched() -> None:

@@ -33,7 +33,8 @@ envelope unless its template is ${payload}; --left-field payload names the field
 To see an example such as telemetry/3:1042: gateway tail --topic telemetry --from 3:1042 -n 1
 
 exit status: 0 the right has everything, 3 messages are missing on the right, 6 not everything could be judged (too
-recent, or without the identity of --by), 69 Kafka or a topic is missing, 77 Kafka refuses the login or rights
+recent, without the identity of --by, or fewer equal ones where --by names values), 69 Kafka or a topic is missing,
+77 Kafka refuses the login or rights
 """
 
 
@@ -99,7 +100,8 @@ async def _compare(arguments: argparse.Namespace, sides: dict[Side, tuple[str, S
         for side, (topic, settings, reader) in sides.items():
             stamped[side] = await _read(table, side, topic, settings, reader, (arguments.since, arguments.until))
         progress("matching")
-        comparison = await asyncio.to_thread(table.compare, span, (arguments.left, arguments.right))
+        topics, is_named = (arguments.left, arguments.right), arguments.by.is_of_a_message
+        comparison = await asyncio.to_thread(table.compare, span, topics, is_named=is_named)
         progress("")
     if arguments.json:
         print_json({"left": arguments.left, "right": arguments.right, **dataclasses.asdict(comparison)})
@@ -162,10 +164,8 @@ def _text(found: Comparison, left: str, right: str) -> str:
             f"{found.uncomparable:,} messages have no comparable order: a side has their device in several partitions."
         )
     if found.fewer_copies:
-        lines.append(
-            f"The right has {found.fewer_copies:,} copies fewer: repetitions on the left, or equal readings that --by "
-            "cannot tell apart."
-        )
+        else_ = "" if found.is_named else ", or equal readings that --by cannot tell apart"
+        lines.append(f"The right has {found.fewer_copies:,} copies fewer: repetitions on the left{else_}.")
     for label, examples in (
         ("only left", found.only_left_examples),
         ("only right", found.only_right_examples),
@@ -184,6 +184,6 @@ def _verdict(found: Comparison) -> str:
         return "Nothing to judge: the left has no message in this span that --by identifies."
     if found.left_unnamed or found.recent:
         return "Missing: 0 of the messages that could be judged; some could not."
-    if found.fewer_copies:
+    if found.fewer_copies and not found.is_named:
         return "Missing: 0 of the different messages. Of fewer copies --by cannot tell whether they are missing."
     return "Missing: 0. The right has every message of the left."

@@ -49,12 +49,14 @@ class Comparison:
     identity. ``only_…`` are different messages without a match, ``recent`` those of the left that may still get one.
     ``differing_…`` compares the first record of each side. ``behind``: a device's messages that the right has behind a
     message that follows them on the left. ``uncomparable``: messages of devices that are spread over partitions, so
-    that one side has no order."""
+    that one side has no order. ``is_named``: equal records are copies of one message, which has an identity of its own;
+    else each may be a message."""
 
     left_records: int
     right_records: int
     left_different: int
     right_different: int
+    is_named: bool
     left_duplicates: int
     right_duplicates: int
     left_unnamed: int
@@ -80,7 +82,8 @@ class Comparison:
     def exit_status(self) -> ExitStatus:
         if self.only_left:
             return ExitStatus.MISSING_MESSAGES
-        if self.recent or self.left_unnamed or not self.left_different:
+        is_vague = self.fewer_copies and not self.is_named
+        if self.recent or self.left_unnamed or not self.left_different or is_vague:
             return ExitStatus.UNJUDGED
         return ExitStatus.OK
 
@@ -130,8 +133,8 @@ class Table:
         self._database.executemany(f"INSERT INTO {side}_all VALUES (?, ?, ?, ?, ?, ?, ?)", self._rows)
         self._rows.clear()
 
-    def compare(self, span: Span, topics: tuple[str, str]) -> Comparison:
-        """Match the two sides. Blocks while it sorts."""
+    def compare(self, span: Span, topics: tuple[str, str], *, is_named: bool) -> Comparison:
+        """Match the two sides. Blocks while it sorts. ``is_named``: each message has an identity of its own."""
         for side in ("left", "right"):
             # SQLite takes the other columns from the row with the smallest place, if no second MIN stands beside.
             self._database.execute(
@@ -163,6 +166,7 @@ class Table:
             right_records=self.records["right"],
             left_different=self._count(f"FROM left WHERE {within}"),
             right_different=self._count(f"FROM right WHERE {within}"),
+            is_named=is_named,
             left_duplicates=self._sum("copies - 1", f"FROM left WHERE {within}"),
             right_duplicates=self._sum("copies - 1", f"FROM right WHERE {within}"),
             left_unnamed=self.unnamed["left"],

@@ -26,6 +26,11 @@ class Identity:
     kind: Literal["message_id", "key+value", "value", "json"]
     paths: tuple[Path, ...] = ()
 
+    @property
+    def is_of_a_message(self) -> bool:
+        """Whether it is one message's alone. Of equal values each may be a message."""
+        return self.kind in {"message_id", "json"}
+
 
 def parse_identity(text: str) -> Identity:
     """``message_id``, ``key+value``, ``value``, or ``json:device,seq``. Raises ValueError with a sentence."""
