@@ -131,13 +131,8 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
     The topic must be there."""
     stream = settings.stream
     silver = lake_tables.existing(spark, stream, "silver", job="silver")
-    checkpoint = prepare_checkpoint(
-        spark,
-        stream,
-        QUERY,
-        {"stream.shuffle_partitions": stream.shuffle_partitions},
-        renewed={"detector": STATE_VERSION},
-    )
+    fixed = {"detector": STATE_VERSION, "stream.shuffle_partitions": stream.shuffle_partitions}
+    checkpoint = prepare_checkpoint(spark, stream, QUERY, fixed)
     table = DeltaTable(spark, stream, "anomalies")
     table.create(ANOMALIES, delta_autoOptimize_autoCompact="true")
     # withEventTimeOrder: a first start beside a table reads its files in order of the watermark's column.

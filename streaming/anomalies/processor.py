@@ -20,7 +20,7 @@ from streaming.lake.columns import columns
 from streaming.lake.ranges import moment
 
 STATE_VERSION: Final = 2
-"""Raised when older bytes cannot be read any more. Of version 1 the habit is read; its signals begin anew."""
+"""Raised when older bytes cannot be read any more: a checkpoint of another version is refused."""
 
 _HEAD = struct.Struct("<BHH")  # version, signals, gaps
 _HABIT = struct.Struct("<qqqqq?")
@@ -132,15 +132,15 @@ class DeviceDetector:
 
     @classmethod
     def unpack(cls, packed: bytes, limits: Limits) -> DeviceDetector:
-        """What :meth:`pack` packed, also that of version 1. ``limits`` may have changed since."""
+        """What :meth:`pack` packed. ``limits`` may have changed since."""
         made = cls(limits)
-        version, signals, gaps = _HEAD.unpack_from(packed)
+        _version, signals, gaps = _HEAD.unpack_from(packed)
         at = _HEAD.size + _HABIT.size
         made.habit.gaps.extend(struct.unpack_from(f"<{gaps}q", packed, at))
         for name, value in zip(_OF_HABIT, _HABIT.unpack_from(packed, _HEAD.size), strict=True):
             setattr(made.habit, name, value)
         at += 8 * gaps
-        for _ in range(signals if version >= STATE_VERSION else 0):
+        for _ in range(signals):
             length, *numbers = _SIGNAL.unpack_from(packed, at)
             at += _SIGNAL.size + length
             model = made.signal(packed[at - length : at].decode())

@@ -57,7 +57,6 @@ def prepare_checkpoint(
     fixed: Mapping[str, str | int] | None = None,
     *,
     topics: Sequence[str] = (),
-    renewed: Mapping[str, int] | None = None,
     doubled: str | None = None,
 ) -> Checkpoint:
     """The query's checkpoint folder, locked for this process.
@@ -65,7 +64,6 @@ def prepare_checkpoint(
     Args:
         fixed: what the state and tables of the query depend on: settings by name, and the version of its state.
         topics: Kafka's topics that it reads. A change is told, since Spark would begin or fail without a word.
-        renewed: versions of state that the query begins anew where it finds an older one, which is told.
         doubled: the table whose rows a checkpoint that begins anew would write a second time.
 
     To be called before the table of the query's name is made. Raises ConfigError if another process runs the query, if
@@ -77,17 +75,14 @@ def prepare_checkpoint(
     job_lock.hold(beside.url, query)
     _require_its_tables(folder, *(DeltaTable(spark, stream, name) for name in (query, doubled) if name))
     read = {"topics": sorted(topics)} if topics else {}
-    wanted: dict[str, Any] = {"version": VERSION, "query": query, **(fixed or {}), **(renewed or {}), **read}
+    wanted: dict[str, Any] = {"version": VERSION, "query": query, **(fixed or {}), **read}
     try:
         begun = read_note(beside, query) if folder.exists("metadata") else {}
     except ValueError as error:
         way_out = _way_out(query, "Bring a copy of it back")
         raise ConfigError(f"{error}: what the checkpoint was begun with is not known.{way_out}") from error
     if begun:
-        newer = {name: version for name, version in (renewed or {}).items() if begun.get(name, version) < version}
-        _require_fitting(folder.url, query, begun | newer, wanted)
-        for name, version in newer.items():
-            tell(f"note: {query}: the state of {name} {begun[name]} is begun anew as {name} {version}.")
+        _require_fitting(folder.url, query, begun, wanted)
         oldest = "the oldest record that Kafka holds"
         place = f"where it left them, else from {oldest}" if doubled else oldest
         _tell_topics(query, begun.get("topics"), wanted.get("topics"), place)

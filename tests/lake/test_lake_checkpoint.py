@@ -217,15 +217,3 @@ def test_topics_that_come_and_go_are_told_once(
     assert "silver does not read a any more" in said
     prepare_checkpoint(spark, begun, "silver", topics=["c", "b"])
     assert capsys.readouterr().err == ""
-
-
-def test_a_state_of_an_older_version_is_begun_anew_and_told_and_a_newer_one_is_refused(
-    spark: SparkSession, begun: StreamSettings, capsys: pytest.CaptureFixture[str]
-) -> None:
-    prepare_checkpoint(spark, begun, "silver", renewed={"state": 2})
-    assert "silver: the state of state 1 is begun anew as state 2." in capsys.readouterr().err
-    assert note(begun)["state"] == 2
-    prepare_checkpoint(spark, begun, "silver", renewed={"state": 2})
-    assert capsys.readouterr().err == ""
-    with pytest.raises(ConfigError, match="state is now 1, was 2"):
-        prepare_checkpoint(spark, begun, "silver", renewed={"state": 1})

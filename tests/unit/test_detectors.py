@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import struct
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from itertools import pairwise
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 
 from streaming.anomalies.detectors import Habit, Limits, SignalModel, Silence, Verdict, severity
-from streaming.anomalies.processor import STATE_VERSION, Detect, DeviceDetector
+from streaming.anomalies.processor import Detect, DeviceDetector
 from tests.unit.sensor_series import SERIES, Series, score
 
 SECOND = 1_000_000
@@ -80,18 +79,6 @@ def test_the_state_of_a_device_with_four_signals_has_the_size_that_is_documented
     for at in range(100):
         detector.habit.heard(at * SECOND, at * SECOND, at * SECOND)
     assert 2600 < len(detector.pack()) < 2700
-
-
-def test_of_state_of_version_1_the_habit_is_kept_and_the_signals_begin_anew() -> None:
-    detector = DeviceDetector(Limits())
-    for at in range(20):
-        detector.habit.heard(at * MINUTE, at * MINUTE, at * MINUTE)
-    now = detector.pack()
-    assert now[0] == STATE_VERSION
-    version_1 = struct.pack("<BH", 1, 1) + now[3:] + b"a window of version 1"
-    read = DeviceDetector.unpack(version_1, Limits())
-    assert read.habit.usual_us == MINUTE
-    assert read.pack() == now
 
 
 class State:
