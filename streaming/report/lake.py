@@ -46,8 +46,6 @@ _LATEST_S: Final = 220_000_000_000
 time."""
 _NICE_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400,
                   604_800)  # fmt: skip
-_EVENT: Final = "(kind = 'silence' OR kind = 'stuck' OR run = 1)"
-"""Of the alerts, those that begin something: earlier versions wrote each outlier of a run, numbered by ``run``."""
 _JOBS: Final = {"silver_quarantine": "silver", "device_events": "devices"}
 _ADDED: Final = ("numOutputRows", "numTargetRowsInserted", "numTargetRowsUpdated")
 _BOUNDS: Final = (
@@ -309,12 +307,11 @@ def _signals(lake: _Lake, silver: DataFrame | None) -> None:
     alerts = lake.table("anomalies", "signals", "event_time")
     if alerts is None:
         return
-    events = alerts.where(_EVENT)
     counted = "count(1) AS times", "max(score) AS `highest score`", _second("max(event_time)", "last")
-    groups = events.groupBy("device", "signal", "kind").agg(*map(F.expr, counted))
+    groups = alerts.groupBy("device", "signal", "kind").agg(*map(F.expr, counted))
     groups = groups.orderBy(F.desc("times"), "device", "signal")
     top = groups.limit(10 * _MOST_ROWS).collect()
-    lake.found("anomalies", events.count() if top else 0, lake.left_of_silver("anomalies"), "signals.left")
+    lake.found("anomalies", alerts.count() if top else 0, lake.left_of_silver("anomalies"), "signals.left")
     if not top:
         lake.empty("anomalies", "signals")
         return
@@ -323,11 +320,11 @@ def _signals(lake: _Lake, silver: DataFrame | None) -> None:
         if row.signal is not None:
             counts[row.device, row.signal] += row.times
     known = load_device_schemas(lake.stream.silver.schemas).signals
-    for number, (device, signal) in enumerate(worst_of(counts)):
+    for number, ((device, signal), count) in enumerate(counts.most_common(MOST_SIGNALS)):
         if silver is not None and signal in silver.columns:
             unit = known[signal].unit if signal in known else ""
             plot = _signal(silver, alerts, device, signal, f"{signal} ({unit})" if unit else signal)
-            times = "once" if counts[device, signal] == 1 else f"{counts[device, signal]:,} times"
+            times = "once" if count == 1 else f"{count:,} times"
             more = f" (the {_MOST_MARKS} worst readings are marked)" if len(plot.marks) == _MOST_MARKS else ""
             look_for = (
                 f"Anomalous {times}{more}. A single mark far from the others is a wrong reading; a row of them is a"
@@ -341,19 +338,6 @@ def _signals(lake: _Lake, silver: DataFrame | None) -> None:
         "A device with alerts on all of its signals has one fault.",
         Table(groups.columns, [tuple(row) for row in top[:_MOST_ROWS]], total),
     )
-
-
-def worst_of(alerts: Mapping[tuple[str, str], int]) -> list[tuple[str, str]]:
-    """Device and signal of the most alerts, :data:`MOST_SIGNALS` of them; of one signal at most a third, while there
-    are others, or one kind of fault would fill the page."""
-    ordered = sorted(alerts, key=lambda key: (-alerts[key], key))
-    taken: Counter[str] = Counter()
-    is_surplus = {}
-    for key in ordered:
-        taken[key[1]] += 1
-        is_surplus[key] = taken[key[1]] > MOST_SIGNALS // 3
-    chosen = sorted(ordered, key=lambda key: is_surplus[key])[:MOST_SIGNALS]
-    return [key for key in ordered if key in chosen]
 
 
 def _signal(silver: DataFrame, alerts: DataFrame, device: str, signal: str, label: str) -> Signal:
