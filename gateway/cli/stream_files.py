@@ -160,11 +160,11 @@ def _show(found: LakeStatus, extents: Extents) -> None:
             mention(f"{inside}; it is repeated at the next start, and nothing is doubled by that.")
     say(f"\ntables in {found.lake}")
     tables = [
-        (one.table, one.kind, one.rows, one.files, bytes_text(one.bytes), one.version, _ago(one.written_at_s))
+        (one.table, one.rows, one.files, bytes_text(one.bytes), one.version, _ago(one.written_at_s))
         for one in found.tables
     ]
-    heads = ("table", "kind", "rows", "files", "size", "version", "written")
-    say(table(heads, tables, indent="  ").rstrip("\n") or "  none yet")
+    columns = ("table", "rows", "files", "size", "version", "written")
+    say(table(columns, tables, indent="  ").rstrip("\n") or "  none yet")
     for facts in found.tables:
         if facts.problem:
             mention(f"{facts.table}: {facts.problem}")

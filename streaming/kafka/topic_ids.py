@@ -37,7 +37,6 @@ class TopicIds:
         for topic, id_ in new.items():
             self._ids.setdefault(topic, []).append((batch, id_))
         if new:
-            self._folder.make()
             self._folder.write_text(self._name, json.dumps(self._ids))
 
 

@@ -11,8 +11,7 @@ from streaming.lake.storage import Files
 @dataclass(frozen=True, slots=True)
 class TableFacts:
     table: str
-    kind: str
-    rows: int | None  # None where the log does not say, as of a Parquet folder, which has none; ``version`` too
+    rows: int | None  # None where the log does not say
     files: int
     bytes: int
     version: int | None
@@ -25,14 +24,13 @@ def read_table(folder: Files, name: str) -> TableFacts | None:
     from deltalake import DeltaTable  # late: a gateway without tables needs neither this nor pyarrow
     from deltalake.exceptions import DeltaError
 
-    where, has_log = f"{folder.url}/{name}", folder.exists(f"{name}/_delta_log")
-    if not has_log or not DeltaTable.is_deltatable(where):
-        size, files = folder.usage(name)
-        return TableFacts(name, "parquet", None, files, size, None, None) if size and not has_log else None
+    where = f"{folder.url}/{name}"
+    if not (folder.exists(f"{name}/_delta_log") and DeltaTable.is_deltatable(where)):
+        return None
     try:
         return _facts(name, DeltaTable(where))
     except (DeltaError, OSError) as error:
-        return TableFacts(name, "delta", None, 0, 0, None, None, f"the table cannot be read: {words(error)}")
+        return TableFacts(name, None, 0, 0, None, None, f"the table cannot be read: {words(error)}")
 
 
 def _facts(name: str, table: Any) -> TableFacts:
@@ -49,7 +47,6 @@ def _facts(name: str, table: Any) -> TableFacts:
     last = next((commit.get("timestamp") for commit in table.history(1)), None)
     return TableFacts(
         table=name,
-        kind="delta",
         rows=rows,
         files=files.num_rows,
         bytes=pc.sum(files["size_bytes"], min_count=0).as_py(),

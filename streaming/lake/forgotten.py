@@ -25,7 +25,6 @@ class Forgotten:
 
     def add(self, device: str, at: datetime | None = None) -> None:
         """Notes that a device is forgotten, now unless ``at`` says when."""
-        self._folder.make()
         self._folder.write_text(f"{hashlib.sha256(device.encode()).hexdigest()}-{millis(at or datetime.now(UTC))}", "")
 
     def moments(self) -> dict[str, int]:

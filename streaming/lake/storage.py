@@ -51,12 +51,14 @@ class LocalFolder:
     def write_text(self, name: str, text: str) -> None:
         """Writes a small file whole and durably: whoever looks sees the old text or the new one."""
         file = self._root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
         draft = file.with_name(f".{file.name}.draft")
         with draft.open("w", encoding="utf-8") as written:
             written.write(text)
             written.flush()
             os.fsync(written.fileno())
-        self._sum(name).unlink(missing_ok=True)  # of the old text: with it Hadoop would take the new one for damaged
+        # Hadoop's checksum of the old text: with it, it would take the new one for damaged.
+        file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
         draft.replace(file)
 
     def modified_s(self, name: str) -> float:
@@ -76,12 +78,6 @@ class LocalFolder:
         if (self._root / to).exists():
             raise FileExistsError(f"{self._root / to} is there already")
         shutil.move(self._root / name, self._root / to)  # a file or a folder
-        if self._sum(name).exists():  # what Hadoop checks a file of this machine by; without it the next one is damaged
-            shutil.move(self._sum(name), self._sum(to))
-
-    def _sum(self, name: str) -> Path:
-        file = self._root / name
-        return file.with_name(f".{file.name}.crc")
 
 
 def location(path: Path) -> str:
@@ -107,9 +103,6 @@ class Folder:
 
     def exists(self, name: str = "") -> bool:
         return bool(self._files.exists(self._path(name)))
-
-    def make(self) -> None:
-        self._files.mkdirs(self._root)
 
     def names(self, name: str = "") -> list[str]:
         """Names directly inside; empty if the folder does not exist."""
@@ -159,6 +152,7 @@ class Folder:
         if is_local(self.url):  # where Hadoop deletes the old one first
             LocalFolder(self.url).write_text(name, text)
             return
+        self._files.mkdirs(self._root)
         name_of_class = "org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager"
         manager = jvm.java_class(self._spark, name_of_class).create(self._root, self._files.getConf())
         stream = manager.createAtomic(self._path(name), True)

@@ -80,7 +80,6 @@ def write_page(report: Report, path: Path) -> Path:
     """Writes the page whole, in the place of an older one; its absolute path. Raises ConfigError if that fails."""
     path, text = path.absolute(), render(report)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         LocalFolder(str(path.parent)).write_text(path.name, text)
     except OSError as error:
         raise ConfigError(

@@ -89,7 +89,6 @@ def prepare_checkpoint(
         wanted = begun | wanted
         if wanted == begun:
             return folder
-    beside.make()
     beside.write_text(f"{query}.json", json.dumps(wanted))
     return folder
 

@@ -58,14 +58,8 @@ class Move(NamedTuple):
 
 def plan(stream: StreamSettings, job: str, now_s: float, open_folder: Opener = LocalFolder) -> list[Move]:
     """What a reset would do, in order: tables first, for a table beside no checkpoint is refused at the start, while a
-    checkpoint without its table would go on in the middle. Changes nothing. Raises ConfigError while the job runs, or
-    if a table cannot be moved."""
-    if (process := job_lock.holder(location(stream.checkpoint), job)) is not None:
-        raise ConfigError(f"{job} runs: {process} holds its checkpoint. Stop it first.")
-    return _moves(stream, job, now_s, open_folder)
-
-
-def _moves(stream: StreamSettings, job: str, now_s: float, open_folder: Opener) -> list[Move]:  # as plan
+    checkpoint without its table would go on in the middle. Changes nothing. Raises ConfigError if a table cannot be
+    moved."""
     stamp = time.strftime("reset-%Y%m%dT%H%M%SZ", time.gmtime(now_s))
     checkpoint, lake = open_folder(location(stream.checkpoint)), open_folder(location(stream.lake.path))
     tables = [name for name in _TABLES.get(job, ()) if lake.exists(name)]
@@ -87,7 +81,10 @@ def carry_out(
     stream: StreamSettings, job: str, open_folder: Opener, *, dry_run: bool, agreed: Callable[[], bool]
 ) -> ExitStatus:
     """Prints what a reset does, and does it if that is ``agreed``, else FAILED. NOT_FOUND if there is no checkpoint.
-    Raises OSError if a file system refuses, ConfigError if the job was started before the answer came."""
+    Raises OSError if a file system refuses, ConfigError while the job runs."""
+    url = location(stream.checkpoint)
+    if (process := job_lock.holder(url, job)) is not None:
+        raise ConfigError(f"{job} runs: {process} holds its checkpoint. Stop it first.")
     moves = plan(stream, job, time.time(), open_folder)
     if not moves:
         tell(f"gateway: {job} has no checkpoint in {stream.checkpoint}: it begins anew as it is.")
@@ -108,10 +105,9 @@ def carry_out(
     if not agreed():
         tell("gateway: nothing was changed")
         return ExitStatus.FAILED
-    url = location(stream.checkpoint)
     job_lock.hold(url, job)  # or a timer starts the job between two renames
     try:
-        for move in _moves(stream, job, time.time(), open_folder):  # the job may have run since the look
+        for move in plan(stream, job, time.time(), open_folder):  # the job may have run since the look
             move.folder.rename(move.name, move.to)
     finally:
         job_lock.let_go(url, job)

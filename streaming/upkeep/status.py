@@ -85,16 +85,15 @@ def run(spark: SparkSession, settings: Settings, _arguments: argparse.Namespace)
     """The tool's half inside Spark: the status as JSON, for ``gateway stream status`` to show."""
     from streaming.lake.lake import DeltaTable
 
-    def read(folder: Files, name: str) -> TableFacts | None:
+    def read(_folder: Files, name: str) -> TableFacts | None:
         table = DeltaTable(spark, settings.stream, name)
         if not table.exists():
-            size, files = folder.usage(name)
-            return TableFacts(name, "parquet", None, files, size, None, None) if files else None
+            return None
         (detail,) = spark.sql(f"DESCRIBE DETAIL {table.sql_name}").collect()
         (last,) = spark.sql(f"DESCRIBE HISTORY {table.sql_name} LIMIT 1").collect()
         rows = table.read().count()  # from the log, where that counts
         written_s = last["timestamp"].timestamp()
-        return TableFacts(name, "delta", rows, detail["numFiles"], detail["sizeInBytes"], last["version"], written_s)
+        return TableFacts(name, rows, detail["numFiles"], detail["sizeInBytes"], last["version"], written_s)
 
     print(json.dumps(asdict(collect(settings.stream, partial(Folder, spark), read))))
     return ExitStatus.OK

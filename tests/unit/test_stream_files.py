@@ -145,11 +145,6 @@ def test_a_log_without_a_commit_is_no_table(tmp_path: Path) -> None:
 def test_rows_are_not_guessed(tmp_path: Path) -> None:
     commit(tmp_path / "silver", 0, add("a", 10), add("b", None))
     assert there(read_table(LocalFolder(str(tmp_path)), "silver")).rows is None
-    (tmp_path / "bronze" / "day=1").mkdir(parents=True)
-    (tmp_path / "bronze" / "day=1" / "x.parquet").write_bytes(b"1234")
-    (tmp_path / "bronze" / "day=1" / ".x.parquet.crc").write_bytes(b"12")
-    plain = there(read_table(LocalFolder(str(tmp_path)), "bronze"))
-    assert (plain.kind, plain.rows, plain.files, plain.bytes) == ("parquet", None, 1, 4)
     assert read_table(LocalFolder(str(tmp_path)), "gold") is None
 
 
