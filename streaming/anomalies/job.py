@@ -32,7 +32,6 @@ from streaming.anomalies.detectors import Limits
 from streaming.anomalies.processor import ANOMALIES, STATE_VERSION, Detect
 from streaming.job import JobContext
 from streaming.kafka.options import source_options
-from streaming.lake.delta_upkeep import retried
 from streaming.lake.forgotten import Forgotten
 from streaming.lake.lake import DeltaTable, held
 from streaming.lake.ranges import TimeRange, joined, timestamp
@@ -120,7 +119,7 @@ def _write(rows: DataFrame, batch: int, *, table: DeltaTable, settings: Settings
         total = sum(day.rows for day in days)
         if spans := [TimeRange(day.first, day.last + 1) for day in days if day.first is not None]:
             alerts = kept.where("kind <> 'score'").dropDuplicates(["alert_id"])
-            retried(lambda: insert(table, alerts, spans))  # compaction or forget may have rewritten what it read
+            insert(table, alerts, spans)
         if total:
             publish(kept, settings)  # to Kafka, the scores too
         context.counts[QUERY, batch] = BatchCounts(total)

@@ -31,7 +31,6 @@ from streaming.kafka.offsets import planned_ranges
 from streaming.kafka.options import topics
 from streaming.kafka.source import read_records
 from streaming.kafka.topic_ids import TopicIds
-from streaming.lake.delta_upkeep import DeltaUpkeep, retried
 from streaming.lake.lake import DeltaTable, held
 from streaming.lake.ranges import millis, text
 from streaming.metrics import BatchCounts
@@ -76,7 +75,7 @@ class _Auditor:
         if not checkpoint.exists("metadata"):
             # What they hold is the state of a checkpoint that is gone; all of it is read again.
             for table in (self._seen, self._entries):
-                DeltaUpkeep(spark, table).delete("true")
+                table.delete("true")
         self._judged_s = -inf  # on the monotonic clock; -inf: not yet
         self._purged_s = time.monotonic()
 
@@ -133,8 +132,8 @@ class _Auditor:
             self._replace(kept, oldest, sorted({topic for topic, *_ in extents}))
         if time.monotonic() - self._purged_s >= settings.keep.total_seconds() / 24:
             # No judgement looks at these any more.
-            DeltaUpkeep(spark, self._seen).delete(f"read_at < TIMESTAMP'{kept_from:%Y-%m-%d %H:%M:%S}'")
-            DeltaUpkeep(spark, self._entries).delete(f"to_ms < {millis(kept_from)}")
+            self._seen.delete(f"read_at < TIMESTAMP'{kept_from:%Y-%m-%d %H:%M:%S}'")
+            self._entries.delete(f"to_ms < {millis(kept_from)}")
             self._purged_s = time.monotonic()
 
     def _extents(self, read_to: Mapping[Place, int]) -> list[tuple[str, int, int, int, int, int]]:
@@ -158,8 +157,7 @@ class _Auditor:
             # What was unaccounted for, and has turned out to be another route's.
             f"WHEN NOT MATCHED BY SOURCE AND {looked_at} AND ({judged}) THEN DELETE",
         )
-        # Compaction or retention may have rewritten what it read.
-        retried(lambda: self._audit.merge(rows, f"{looked_at} AND {same}", *clauses))
+        self._audit.merge(rows, f"{looked_at} AND {same}", *clauses)
 
     def _tell(self, rows: DataFrame, batch: int) -> None:
         """Reports rows that are out of balance and not so in the table yet, and sets the metrics to the totals."""

@@ -30,7 +30,6 @@ from streaming.kafka.options import topics
 from streaming.kafka.source import read_records
 from streaming.kafka.topic_ids import TopicIds, present_ids
 from streaming.lake.columns import HEADERS, columns
-from streaming.lake.delta_upkeep import DeltaUpkeep
 from streaming.lake.lake import DeltaTable
 from streaming.lake.storage import Folder
 from streaming.metrics import BatchCounts
@@ -94,7 +93,7 @@ def _take_up(spark: SparkSession, settings: Settings, checkpoint: Folder) -> Non
         places = json.loads(lines[-1]) | {topic: left[topic] for topic in back}
         checkpoint.write_text(name, "\n".join([*lines[:-1], json.dumps(places)]))
     named = ", ".join(f"'{topic}'" for topic in back)
-    DeltaUpkeep(spark, gaps).delete(f"reason = 'gone' AND topic IN ({named})")
+    gaps.delete(f"reason = 'gone' AND topic IN ({named})")
 
 
 def raw_rows(records: DataFrame, batch: int) -> DataFrame:

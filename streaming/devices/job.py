@@ -40,7 +40,6 @@ from streaming.job import JobContext
 from streaming.kafka.source import read_records
 from streaming.kafka.topic_ids import require_same_topics
 from streaming.lake.columns import columns
-from streaming.lake.delta_upkeep import retried
 from streaming.lake.forgotten import Forgotten
 from streaming.lake.lake import DeltaTable, held
 from streaming.lake.ranges import named
@@ -200,8 +199,7 @@ def _merge(devices: DeltaTable, rows: DataFrame) -> None:  # a row that a later 
     )
     names = [it.device for it in rows.select("device").limit(_MOST_NAMES + 1).collect()]
     few = f" AND ({named('t.device', names)})" if len(names) <= _MOST_NAMES else ""
-    # Compaction or forget may have rewritten what it read.
-    retried(lambda: devices.merge(rows, f"t.device = s.device{few}", *clauses))
+    devices.merge(rows, f"t.device = s.device{few}", *clauses)
 
 
 def without_forgotten(marked: DataFrame) -> DataFrame:

@@ -2,7 +2,7 @@
 
 columns.py        a table's columns from a line of text
 delta_files.py    Delta tables without Spark: what a table's log says of it, and its rows
-delta_upkeep.py   upkeep of Delta tables: small files joined, old rows and unneeded files deleted; retries of conflicts
+delta_upkeep.py   upkeep of Delta tables: small files joined or sorted, unneeded files removed
 forgotten.py      devices that were forgotten, and when
 lake.py           the lake: one table per layer, by folder or by a catalog's name; how each is written and read
 ranges.py         stretches of time and of names, few enough to be written into a query

@@ -1,44 +1,21 @@
-"""Upkeep of Delta tables: small files put together, old rows deleted, files that nobody needs any more removed.
+"""Upkeep of Delta tables: small files put together, files that nobody needs any more removed. Jobs may write at the
+same time."""
 
-Jobs may write at the same time. Delta lets the first of two win whose changes touch; the other is done again here.
-"""
-
-import random
-import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import date, timedelta
 from itertools import accumulate
 from operator import itemgetter
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 from pyspark.sql.types import DateType, TimestampType
 
 from streaming import jvm
-from streaming.lake.lake import DEFAULT_RETENTION, RETENTION, DeltaTable, retention_property
+from streaming.lake.lake import DEFAULT_RETENTION, RETENTION, DeltaTable, retention_property, retried
 
-T = TypeVar("T")
 _KEPT: Final = 32  # characters of a text that Delta keeps of a file's first and last value
-_FIRST_WAIT_S: Final = 0.5
-_CONFLICTS: Final = ("DELTA_CONCURRENT_", "ConcurrentAppend", "ConcurrentDelete", "ConcurrentTransaction",
-                     "ConcurrentWrite", "MetadataChangedException", "DELTA_METADATA_CHANGED")  # fmt: skip
-
-
-def retried(action: Callable[[], T], attempts: int = 6) -> T:
-    """What ``action`` returns, done again while others' commits come first. Blocks, up to 16 s in all in pauses; raises
-    what the last attempt does, and at once what is no conflict."""
-    wait_s = _FIRST_WAIT_S
-    while True:
-        attempts -= 1
-        try:
-            return action()
-        except Exception as error:
-            if not (attempts and any(name in str(error) for name in _CONFLICTS)):
-                raise
-        time.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311 (no secret)
-        wait_s *= 2
 
 
 class Day(NamedTuple):
@@ -134,17 +111,6 @@ class DeltaUpkeep:
             self._spark.conf.set(f"spark.databricks.delta.optimize.{name}", str(file_size))
         (row,) = self._sql(f"OPTIMIZE {self._table.sql_name}{where}{order}")
         return int(row["metrics"]["numFilesRemoved"]), int(row["metrics"]["numFilesAdded"])
-
-    def delete(self, condition: str) -> int:
-        """Deletes the rows for which an SQL condition is true; returns how many those were."""
-        (row,) = self._sql(f"DELETE FROM {self._table.sql_name} WHERE {condition}")  # noqa: S608 (the caller quotes)
-        return max(0, int(row["num_affected_rows"]))
-
-    def delete_at(self, places: DataFrame, where: str = "true") -> None:
-        """Deletes the rows that have the values of a row of ``places`` in its columns. ``where``: SQL that is true for
-        these rows of the table ``t``, by which files are passed over."""
-        same = " AND ".join(f"t.`{name}` = s.`{name}`" for name in places.columns)
-        retried(lambda: self._table.merge(places, f"{same} AND {where}", "WHEN MATCHED THEN DELETE"))
 
     def purge(self) -> None:
         """Writes the files anew in which rows are only marked as deleted, so that VACUUM can remove them."""

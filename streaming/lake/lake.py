@@ -3,13 +3,17 @@
 A micro-batch has a number and, once planned in the checkpoint, always the same records. Delta keeps the last number of
 each writer in the table itself (``txnAppId``, ``txnVersion``) and ignores a batch it already has; what cannot carry
 such a number, a MERGE, is made so that doing it twice changes nothing.
+
+Several may write at the same time. Delta lets the first of two win whose changes touch; the other is done again here.
 """
 
+import random
 import re
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, DataFrameWriter, Row, SparkSession
@@ -21,6 +25,7 @@ from streaming import jvm
 from streaming.errors import StreamError
 from streaming.lake.storage import Folder, location
 
+T = TypeVar("T")
 LAYERS: Final = ("bronze", "bronze_gaps", "silver", "silver_quarantine", "gold", "devices", "device_events",
                  "anomalies", "audit_seen", "audit_ledger", "audit", "registry")  # fmt: skip
 """The tables that ``maintain`` and ``forget`` go through, from the first to the last, the way the data came."""
@@ -36,6 +41,9 @@ _WHOLE_SINCE: Final = "_whole_since"  # in the table's folder; VACUUM leaves fil
 RETENTION: Final = "delta.deletedFileRetentionDuration"
 """The property that says how long VACUUM leaves files that the newest version does not need."""
 DEFAULT_RETENTION: Final = timedelta(days=7)  # Delta's own
+_FIRST_WAIT_S: Final = 0.5
+_CONFLICTS: Final = ("DELTA_CONCURRENT_", "ConcurrentAppend", "ConcurrentDelete", "ConcurrentTransaction",
+                     "ConcurrentWrite", "MetadataChangedException", "DELTA_METADATA_CHANGED")  # fmt: skip
 
 
 def retention_property(kept: timedelta) -> str:  # as Delta's properties have it
@@ -48,8 +56,24 @@ def has_commit(folder: Folder) -> bool:
     return any(re.fullmatch(r"\d{20}\.json|_last_checkpoint", name) for name in folder.names(_LOG))
 
 
+def retried(action: Callable[[], T], attempts: int = 6) -> T:
+    """What ``action`` returns, done again while others' commits come first. Blocks, up to 16 s in all in pauses; raises
+    what the last attempt does, and at once what is no conflict."""
+    wait_s = _FIRST_WAIT_S
+    while True:
+        attempts -= 1
+        try:
+            return action()
+        except Exception as error:
+            if not (attempts and any(name in str(error) for name in _CONFLICTS)):
+                raise
+        time.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311 (no secret)
+        wait_s *= 2
+
+
 class DeltaTable:
-    """One Delta table of the lake, ``sql_name`` in SQL. Blocks for its files; what Spark raises comes through."""
+    """One Delta table of the lake, ``sql_name`` in SQL. Blocks for its files; what Spark raises comes through,
+    conflicts after they were retried: compaction, retention or forget may have rewritten what a change has read."""
 
     def __init__(self, spark: SparkSession, stream: StreamSettings, name: str) -> None:
         self._spark = spark
@@ -92,7 +116,7 @@ class DeltaTable:
         """Adds the rows of a query's micro-batch, unless the table has that batch already. Raises StreamError if it has
         a later one: the checkpoint is an older copy, and Delta would leave out new rows under numbers it knows."""
         if self._catalog_name is None:
-            last = jvm.delta_append(rows, self.url, query, batch)
+            last = retried(lambda: jvm.delta_append(rows, self.url, query, batch))
         elif (last := self.last_batch(query)) < batch:
             writer = rows.write.format("delta").mode("append").option("txnAppId", query).option("txnVersion", batch)
             self.save(writer)
@@ -133,10 +157,8 @@ class DeltaTable:
         return newest[0] if newest is not None and newest[0] is not None else 0
 
     def save(self, writer: DataFrameWriter) -> None:
-        if self._catalog_name:
-            writer.saveAsTable(self._catalog_name)
-        else:
-            writer.save(self.url)
+        name = self._catalog_name
+        retried(lambda: writer.saveAsTable(name) if name else writer.save(self.url))
 
     def merge(self, rows: DataFrame, same: str, *clauses: str) -> Row:
         """Changes the rows ``t`` of the table by ``rows``, ``s`` in the SQL of ``same`` (whether two belong together)
@@ -144,8 +166,21 @@ class DeltaTable:
         into, then = (
             text.replace("{", "{{").replace("}", "}}") for text in (self.sql_name, " ".join([same, *clauses]))
         )
-        (counts,) = rows.sparkSession.sql(f"MERGE INTO {into} t USING {{rows}} s ON {then}", rows=rows).collect()
+        statement = f"MERGE INTO {into} t USING {{rows}} s ON {then}"
+        (counts,) = retried(lambda: rows.sparkSession.sql(statement, rows=rows).collect())
         return counts
+
+    def delete(self, condition: str) -> int:
+        """Deletes the rows for which an SQL condition is true; returns how many those were."""
+        statement = f"DELETE FROM {self.sql_name} WHERE {condition}"  # noqa: S608 (the caller quotes)
+        (row,) = retried(lambda: self._spark.sql(statement).collect())
+        return max(0, int(row["num_affected_rows"]))
+
+    def delete_at(self, places: DataFrame, where: str = "true") -> None:
+        """Deletes the rows that have the values of a row of ``places`` in its columns. ``where``: SQL that is true for
+        these rows of the table ``t``, by which files are passed over."""
+        same = " AND ".join(f"t.`{name}` = s.`{name}`" for name in places.columns)
+        self.merge(places, f"{same} AND {where}", "WHEN MATCHED THEN DELETE")
 
     def note_whole_since(self, day: date) -> None:
         """Notes that rows of earlier days are deleted: before they are. A longer retention later brings none back."""

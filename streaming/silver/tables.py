@@ -19,7 +19,6 @@ from pyspark.sql.types import DoubleType, LongType, StructType
 from config.errors import ConfigError
 from config.settings import StreamSettings
 from streaming.decoding.decode import GOOD
-from streaming.lake.delta_upkeep import DeltaUpkeep, retried
 from streaming.lake.lake import DeltaTable, held
 from streaming.lake.ranges import MOST_RANGES, TimeRange, joined
 from streaming.silver.match import Places, Slice, divided, match_condition, reject_condition
@@ -140,7 +139,7 @@ class SilverTables:
         columns = [F.col(f"`{it.name}`").cast(it.dataType).alias(it.name) for it in self.silver.read().schema
                    if it.name.lower() in known]  # fmt: skip
         rows = new.withColumn("ingested_at", _now()).select(*columns)
-        retried(lambda: self.silver.append(rows, query=writer, batch=batch))
+        self.silver.append(rows, query=writer, batch=batch)
 
     def insert(self, rows: DataFrame, brought: Arrivals) -> int:
         """Adds the readings that silver does not have yet, each once, and returns how many those were. ``rows`` as
@@ -190,7 +189,7 @@ class SilverTables:
         first, last = (f"timestamp_micros({us})" for us in (received.first, received.end - 1))
         within = f"t.ingest_date BETWEEN date({first}) AND date({last}) AND t.kafka_time BETWEEN {first} AND {last}"
         places = good.select(*PLACE).withColumnRenamed("received_at", "kafka_time")
-        DeltaUpkeep(good.sparkSession, self.quarantine).delete_at(places, within)
+        self.quarantine.delete_at(places, within)
 
 
 def _devices(rows: DataFrame, strays: Sequence[Slice]) -> list[str]:
@@ -215,7 +214,7 @@ def _insert(table: DeltaTable, rows: DataFrame, same: str) -> int:
     # Delta would sort the rows into one task per day first, to have fewer files: there is one day, and one task.
     rows.sparkSession.conf.set("spark.databricks.delta.merge.repartitionBeforeWrite.enabled", "false")
     inserting = f"WHEN NOT MATCHED THEN INSERT ({columns}) VALUES ({values})"  # noqa: S608 (names are ours)
-    return int(retried(lambda: table.merge(new, same, inserting)).num_inserted_rows)
+    return int(table.merge(new, same, inserting).num_inserted_rows)
 
 
 def _evolve(spark: SparkSession, silver: DeltaTable, signals: StructType) -> None:  # adds and widens columns
@@ -239,6 +238,6 @@ def _evolve(spark: SparkSession, silver: DeltaTable, signals: StructType) -> Non
         raise ConfigError(*problems)
     if widened:  # in one commit; Delta's type widening refuses long to double, which beyond 2^53 is not exact
         writer = rows.withColumns(widened).write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-        retried(lambda: silver.save(writer.partitionBy(*PARTITIONS)))
+        silver.save(writer.partitionBy(*PARTITIONS))
     if added:
         spark.sql(f"ALTER TABLE {silver.sql_name} ADD COLUMNS ({', '.join(added)})")

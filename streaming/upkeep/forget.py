@@ -184,9 +184,9 @@ class _Forgetting(NamedTuple):
         if table.name == "gold":
             gold.forget_device(self.spark, self.settings, self.device)
         if before:
-            upkeep.delete(of_device(table.read().columns, self.device))
+            table.delete(of_device(table.read().columns, self.device))
             if (places := self.places.get(table.name)) is not None:
-                upkeep.delete_at(places)
+                table.delete_at(places)
         if before or now:
             upkeep.purge()
         if now:

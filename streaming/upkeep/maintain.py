@@ -78,7 +78,7 @@ def due(
         expired = f"`{upkeep.age_column}` < DATE'{oldest}'"
         if table.name in ("bronze", "silver") and not dry_run:
             table.note_whole_since(oldest)
-        if rows := table.read().where(expired).count() if dry_run else upkeep.delete(expired):
+        if rows := table.read().where(expired).count() if dry_run else table.delete(expired):
             yield "deleted", f"{rows} rows before {oldest}"
     size, column = settings.target_file_size, _SORTED.get(table.name)
     over = (now - settings.compact_after).date()  # days before it

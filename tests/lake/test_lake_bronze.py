@@ -22,7 +22,6 @@ from streaming.bronze.job import BRONZE
 from streaming.errors import DataLossError, StreamError
 from streaming.job import Job, JobContext
 from streaming.kafka.topic_ids import TopicIds
-from streaming.lake.delta_upkeep import DeltaUpkeep
 from streaming.lake.lake import DeltaTable
 from streaming.progress import BatchEvent, Event, GapEvent
 from streaming.runtime.queries import run_queries
@@ -150,7 +149,7 @@ async def test_rows_that_were_written_and_deleted_before_the_batch_was_committed
     run(spark, chosen)
     produce(kafka.bootstrap, topic, messages(range(5, 50), base_ms(), 1))
     write_only(spark, chosen)
-    DeltaUpkeep(spark, DeltaTable(spark, chosen.stream, "bronze")).delete("offset < 10")  # as forget and retention do
+    DeltaTable(spark, chosen.stream, "bronze").delete("offset < 10")  # as forget and retention do
     delete_before(kafka.bootstrap, topic, 0, 30)
     run(spark, chosen)
     assert gaps(spark, chosen) == []

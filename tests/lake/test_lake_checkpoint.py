@@ -18,7 +18,6 @@ from streaming.bronze.job import GAPS
 from streaming.devices.job import DEVICE_EVENTS
 from streaming.errors import StreamError
 from streaming.job import JobContext
-from streaming.lake.delta_upkeep import retried
 from streaming.lake.lake import DeltaTable
 from streaming.lake.storage import Folder, LocalFolder
 from streaming.options import LAKE_JOBS
@@ -189,7 +188,7 @@ def test_a_batch_is_appended_without_reading_the_log_for_its_mark(
         return mark(snapshot, writer)
 
     monkeypatch.setattr(jvm, "_mark", other_first)
-    retried(lambda: table.append(rows, query="bronze", batch=4))
+    table.append(rows, query="bronze", batch=4)
     assert table.read().count() == 5
 
 

@@ -20,10 +20,9 @@ from config.settings import Settings, StreamSettings
 from config.tables.stream_jobs import LakeSettings, RetentionSettings, SilverSettings
 from streaming import lake_tables
 from streaming.bronze.job import BRONZE, BRONZE_PARTITIONS
-from streaming.lake import delta_upkeep
-from streaming.lake.delta_upkeep import DeltaUpkeep, FileRange, loose, retried
+from streaming.lake.delta_upkeep import DeltaUpkeep, FileRange, loose
 from streaming.lake.forgotten import Forgotten
-from streaming.lake.lake import DeltaTable
+from streaming.lake.lake import DeltaTable, retried
 from streaming.runtime import job_lock
 from streaming.silver.schema import PARTITIONS, QUARANTINE, QUARANTINE_PARTITIONS, silver_schema
 from streaming.upkeep import forget, maintain
@@ -224,14 +223,14 @@ def test_what_cannot_be_forgotten_ends_with_a_status_of_its_own(
     silver = DeltaTable(spark, chosen.stream, "silver")
     silver.create(silver_schema([]), PARTITIONS)
     silver.append(silver_rows(spark, [("d", 0)]), query="test", batch=0)
-    delete = DeltaUpkeep.delete
+    delete = DeltaTable.delete
 
-    def full(upkeep: DeltaUpkeep, condition: str) -> int:
+    def full(table: DeltaTable, condition: str) -> int:
         if "headers" in condition:  # bronze's
             raise OSError("No space left on device")
-        return delete(upkeep, condition)
+        return delete(table, condition)
 
-    monkeypatch.setattr(DeltaUpkeep, "delete", full)
+    monkeypatch.setattr(DeltaTable, "delete", full)
     assert forget.run(spark, chosen, told(device="d")) == ExitStatus.INCOMPLETE
     assert "bronze may still have rows of d: No space left on device" in capsys.readouterr().err
     assert Forgotten(spark, chosen.stream).moments(), "the note comes before the rows go"
@@ -284,7 +283,7 @@ def test_nothing_is_said_to_be_forgotten_or_kept_up_where_nothing_was_found(
 
 
 def test_a_conflict_is_tried_again_and_nothing_else_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delta_upkeep.time, "sleep", lambda _: None)
+    monkeypatch.setattr("streaming.lake.lake.time.sleep", lambda _: None)
     answers: list[Exception | int] = [RuntimeError("[DELTA_CONCURRENT_APPEND] another came first"), 7]
 
     def commit() -> int:
