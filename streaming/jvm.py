@@ -30,7 +30,8 @@ def file_system(spark: SparkSession, url: str) -> tuple[Any, Any]:
     return root, root.getFileSystem(_session(spark).sessionState().newHadoopConf())
 
 
-def _snapshot(spark: SparkSession, url: str) -> Any:
+def delta_snapshot(spark: SparkSession, url: str) -> Any:
+    """A Delta table as it is now, an object of Delta's. Blocks for its log alone."""
     none = java_class(spark, "scala.Option").empty()
     log = java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(_session(spark), url)
     return log.update(False, none, none)
@@ -40,26 +41,11 @@ def delta_files(spark: SparkSession, url: str) -> DataFrame:
     """A Delta table's files, a row each: ``path``, ``size``, ``partitionValues``, ``deletionVector``, …"""
     from pyspark.sql import DataFrame  # late, as in all of this module: who looks at local folders needs no Spark
 
-    return DataFrame(_snapshot(spark, url).allFiles().toDF(), spark)
+    return DataFrame(delta_snapshot(spark, url).allFiles().toDF(), spark)
 
 
-def delta_version(spark: SparkSession, url: str) -> int:
-    """A Delta table's newest version. Blocks for its log alone."""
-    return int(_snapshot(spark, url).version())
-
-
-def delta_is_empty(spark: SparkSession, url: str) -> bool:
-    """Whether a Delta table is known to have no file, by the checksum beside its last commit: without a Spark job."""
-    checksum = _snapshot(spark, url).checksumOpt()
-    return bool(checksum.isDefined()) and checksum.get().numFiles() == 0
-
-
-def delta_mark(spark: SparkSession, url: str, writer: str) -> int:
+def delta_mark(snapshot: Any, writer: str) -> int:
     """The last ``txnVersion`` that a Delta table has of a ``txnAppId``; -1 if there is none."""
-    return _mark(_snapshot(spark, url), writer)
-
-
-def _mark(snapshot: Any, writer: str) -> int:
     # The checksum beside a commit has all marks, if it could be written and they are at most a hundred. Delta itself
     # asks a Spark job for them, which takes more than to write few rows.
     checksum = snapshot.checksumOpt()
@@ -83,7 +69,7 @@ def delta_append(rows: DataFrame, url: str, writer: str, batch: int) -> int:
     log = java_class(spark, f"{delta}.DeltaLog").forTable(session, url)
     transaction = log.startTransaction(none, none)
     transaction.readTxn().addOne(writer)  # so that of two at once with this mark one fails
-    before = _mark(transaction.snapshot(), writer)
+    before = delta_mark(transaction.snapshot(), writer)
     if before < batch:
         mark = to_scala.toScalaMap({"txnAppId": writer, "txnVersion": str(batch)})
         options = java_class(spark, f"{delta}.DeltaOptions")(mark, session.sessionState().conf())

@@ -129,7 +129,7 @@ class DeltaTable:
 
     def version(self) -> int:
         """The newest version. Blocks for the table's log alone."""
-        return jvm.delta_version(self._spark, self.url)
+        return int(jvm.delta_snapshot(self._spark, self.url).version())
 
     def changes_since(self, version: int) -> int:
         """How many commits came after a version, without those that only put files together."""
@@ -140,12 +140,13 @@ class DeltaTable:
         return made
 
     def is_empty(self) -> bool:
-        """Whether the table is known to have no rows. Does not read it."""
-        return jvm.delta_is_empty(self._spark, self.url)
+        """Whether the table is known to have no rows, by the checksum beside its last commit: without a Spark job."""
+        checksum = jvm.delta_snapshot(self._spark, self.url).checksumOpt()
+        return bool(checksum.isDefined()) and checksum.get().numFiles() == 0
 
     def last_batch(self, query: str) -> int:
         """The last batch that :meth:`append` wrote for a query; -1 if there is none."""
-        return jvm.delta_mark(self._spark, self.url, query)
+        return jvm.delta_mark(jvm.delta_snapshot(self._spark, self.url), query)
 
     def rows_added(self, query: str, batch: int) -> int:
         """How many rows :meth:`append` added with a query's batch, whatever was deleted since; 0 if it is not the last

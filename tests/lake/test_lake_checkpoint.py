@@ -170,7 +170,7 @@ def test_a_batch_is_appended_without_reading_the_log_for_its_mark(
     rows = spark.createDataFrame([("t", 0, 1, 2, "deleted", None, 1)], GAPS)
 
     def append(batch: int) -> bool:
-        before = jvm._snapshot(spark, table.url)
+        before = jvm.delta_snapshot(spark, table.url)
         table.append(rows, query="bronze", batch=batch)
         return bool(before.stateReconstructionTriggered())
 
@@ -180,14 +180,14 @@ def test_a_batch_is_appended_without_reading_the_log_for_its_mark(
     assert append(3)
     assert table.last_batch("bronze") == 3
 
-    mark = jvm._mark
+    mark = jvm.delta_mark
 
     def other_first(snapshot: Any, writer: str) -> int:
-        monkeypatch.setattr(jvm, "_mark", mark)
+        monkeypatch.setattr(jvm, "delta_mark", mark)
         table.append(rows, query="bronze", batch=4)
         return mark(snapshot, writer)
 
-    monkeypatch.setattr(jvm, "_mark", other_first)
+    monkeypatch.setattr(jvm, "delta_mark", other_first)
     table.append(rows, query="bronze", batch=4)
     assert table.read().count() == 5
 

@@ -125,7 +125,7 @@ def test_the_jvm_is_asked_for_classes_alone(
 
     monkeypatch.setattr(client, "send_command", noting)
     assert not Folder(spark, str(tmp_path)).exists("none")
-    assert jvm.delta_mark(spark, str(tmp_path), "nobody") == -1
+    assert jvm.delta_mark(jvm.delta_snapshot(spark, str(tmp_path)), "nobody") == -1
     names = {command.split("\n")[2] for command in asked if command.startswith("r\nu\n")}
     assert {name.rpartition(".")[2] for name in names} == {"Path", "Option", "DeltaLog"}, names
 
