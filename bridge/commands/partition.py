@@ -88,7 +88,9 @@ class OwnedPartition:
         self._text = ""  # of the last ``commit``
         self._text_limit = _METADATA_LIMIT
         self._is_changed = True  # the map, since then
-        self._is_unknown = committed is None  # the topic may have been made anew, and offsets begin again
+        # The topic may have been made anew, and offsets begin again. A commit with a status offset is the new topic's,
+        # and so are the statuses behind it.
+        self._is_unknown = self.map.status_offset == 0
         if committed is None:
             self.map.end = -1  # the first record says where it begins
 

@@ -326,10 +326,10 @@ def command(timestamp_ms: int, offset: int = 0) -> LoggedRecord:
     return LoggedRecord(Place("commands", 0, offset), timestamp_ms, b"d0", b"on", headers)
 
 
-def status(word: str, at_ms: int, *, terminal: bool, own_id: str = "commands/0:0") -> LoggedRecord:
-    fields = {"id": own_id, "command": "commands/0:0", "status": word, "terminal": terminal, "attempt": 1}
+def status(word: str, at_ms: int, *, terminal: bool, own_id: str = "commands/0:0", at: int = 0) -> LoggedRecord:
+    fields = {"id": own_id, "command": f"commands/0:{at}", "status": word, "terminal": terminal, "attempt": 1}
     fields["at_ms"] = at_ms
-    return LoggedRecord(Place("status", 0, 0), at_ms, b"id", json.dumps(fields).encode(), [])
+    return LoggedRecord(Place("status", 0, at), at_ms, b"id", json.dumps(fields).encode(), [])
 
 
 @pytest.mark.parametrize("ahead_ms", [-3_600_000, 0, 5_000, 3_600_000])
@@ -360,3 +360,21 @@ def test_statuses_of_a_topic_that_was_made_anew_are_not_of_its_new_records() -> 
         named.headers.append((header, b"new"))
         member.dispatcher.take([named])
         assert len(member.sending) == count, (age_ms, said_of, header)
+
+
+def test_statuses_of_a_topic_that_was_made_anew_are_not_of_its_new_records_for_the_next_owner_either() -> None:
+    """Its commit is none of a new topic any more: it took old statuses for those of new commands, and dropped these."""
+    world, partition = World(1), ("commands", 0)
+    old = [status("succeeded", BEGIN_MS - 3_600_000, terminal=True, own_id=f"commands/0:{at}", at=at) for at in (0, 1)]
+    world.statuses[0] = [(f"commands/0:{one.place.offset}", json.loads(one.value or b"")) for one in old]
+    member = Member(world)
+    member.assign(partition)
+    member.dispatcher.take([command(BEGIN_MS)])
+    member.sending.popleft()[1](0)
+    answer(member, 200)
+    member.kafka_takes()
+    member.commit()
+    heir = Member(world)
+    heir.assign(partition)
+    heir.dispatcher.take([command(BEGIN_MS, 1)])
+    assert len(heir.sending) == 1
