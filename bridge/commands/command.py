@@ -2,7 +2,7 @@
 
 QUEUED ──▶ SENDING ──▶ SENT ──▶ DELIVERED ──▶ IN_PROGRESS ──▶ FINISHING
   ▲           │ │        └─────────────┴──────────────────────────▲
-  ├───────────┘ └──▶ WAITING (nobody subscribes) ──▶ SENDING      │
+  ├───────────┘ └──▶ WAITING (for a subscriber) ──▶ SENDING       │
   └── the connection ended before an answer                       │
 every state may go to FINISHING: its terminal status is on its way to Kafka
 """
@@ -26,7 +26,7 @@ class State(StrEnum):
     """Where a command is. ``TRANSITIONS`` has what may follow."""
 
     QUEUED = "queued"  # in its device's queue
-    WAITING = "waiting"  # first of its device's queue: nobody subscribes, it is tried again later
+    WAITING = "waiting"  # first of its device's queue: nobody subscribes, or it may be too large; tried again later
     SENDING = "sending"  # the broker has not answered its PUBLISH
     SENT = "sent"  # the broker has it, and more is awaited
     DELIVERED = "delivered"  # the device has it, and an answer is awaited
@@ -68,8 +68,8 @@ class Command:
     deadline_ns: int
     state: State = State.QUEUED
     attempt: int = 0
-    code: int | None = None  # the last reason code of the broker
-    pauses: int = 0  # how often nobody subscribed since the device was last heard of
+    code: int | None = None  # the last reason code of the broker, or CUT
+    pauses: int = 0  # how often it has waited since the device was last heard of
     due_ns: int = 0
     has_slot: bool = False  # it counts in ``device.under_way``
     shown: Status | None = None  # the last status that was written of it

@@ -18,7 +18,7 @@ from bridge.commands.command import AWAITING, IN_QUEUE, TRANSITIONS, Command, St
 from bridge.commands.model import DUPLICATE, Answer, Receiver, Status, StatusRecord
 from bridge.commands.offset_map import Mark, OffsetMap
 from bridge.commands.partition import SENT, SKEW_MS, Known, OwnedPartition
-from bridge.commands.ports import DENIED, Clock, CommandLink, Committed, Graveyard, Outgoing, Partition, StatusSink
+from bridge.commands.ports import CUT, DENIED, Clock, CommandLink, Committed, Graveyard, Outgoing, Partition, StatusSink
 from bridge.commands.queues import Queues
 from bridge.commands.reading import COMMAND_ID, EXPIRES_AT, BadCommandError, Delivery, Presence, read_request
 from bridge.commands.timers import Timers
@@ -31,6 +31,10 @@ log = structlog.get_logger("commands")
 
 NOBODY: Final = 0x10
 NOT_ALLOWED: Final = 0x87
+_WHY_WAITING: Final = {
+    NOBODY: "nobody subscribes to its topic",
+    CUT: "the connection ended twice before the broker's answer: it may be too large for the broker",
+}
 _FINAL: Final = frozenset({NOT_ALLOWED, 0x90, 0x95, 0x99})  # the same message is refused again
 _RETRY_FIRST_NS: Final = 1_000_000_000
 _RETRY_LONGEST_NS: Final = 30_000_000_000
@@ -285,8 +289,11 @@ class Dispatcher:
         if not self._is_ours(command) or command.state is not State.SENDING:
             return  # another member's by now, or the device has answered before the broker
         before, command.code = command.code, NOT_ALLOWED if code == DENIED else code
-        if code is None or (code == DENIED and before != NOT_ALLOWED):  # refused is what is denied twice
+        # Refused is what is denied twice. What was cut twice waits, or each connection would end with it at once.
+        if code is None or (code == DENIED and before != NOT_ALLOWED) or (code == CUT and before != CUT):
             self._return(command, State.QUEUED)
+        elif code == CUT:
+            self._return(command, State.WAITING)
         elif code == NOBODY:
             self._nobody_subscribes(command)
         elif command.code in _FINAL:
@@ -323,8 +330,8 @@ class Dispatcher:
         if state is State.QUEUED:
             self._timers.set(command, command.deadline_ns)
             return
-        if command.code == NOBODY and command.shown is not Status.WAITING:
-            self._write_status(command, Status.WAITING, reason="nobody subscribes to its topic")
+        if (why := _WHY_WAITING.get(command.code or 0)) and command.shown is not Status.WAITING:
+            self._write_status(command, Status.WAITING, reason=why)
         pause_ns = min(_RETRY_FIRST_NS << min(command.pauses, 10), _RETRY_LONGEST_NS)
         command.pauses += 1
         self._timers.set(command, min(now_ns + pause_ns, command.deadline_ns))
@@ -544,7 +551,7 @@ class Dispatcher:
             self._clock.now_ms(),
             command.request.deadline_ms,
             attempt=command.attempt,
-            code=command.code,
+            code=None if command.code == CUT else command.code,
             reason=reason,
             late=late,
             receiver=self.receiver(command.device.name) if command.attempt else None,

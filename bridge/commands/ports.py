@@ -77,11 +77,15 @@ class Outgoing(NamedTuple):
 Published = Callable[[int | None], None]
 """Called once for each PUBLISH: with the reason code of PUBACK, or of PUBREC once PUBCOMP came (0 for QoS 0 when it was
 written to the socket, and for brokers of MQTT 3.1.1); with None when the connection ended before, and nobody knows
-whether the broker has it; or with DENIED."""
+whether the broker has it; or with DENIED or CUT."""
 
 DENIED: Final = -1
 """For the first unanswered PUBLISH at a DISCONNECT 0x87: EMQX refuses it (``deny_action = disconnect``), or the login
 has expired."""
+
+CUT: Final = -2
+"""For the first unanswered PUBLISH at any other end of the connection, of which it may be the reason: brokers answer in
+order, and one of MQTT 3.1.1 tells nobody its largest packet."""
 
 
 class CommandLink(Protocol):

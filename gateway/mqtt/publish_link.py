@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from bridge.commands.ports import DENIED, Outgoing, Published
+from bridge.commands.ports import CUT, DENIED, Outgoing, Published
 from bridge.waiting import end_tasks, until_set
 from config.error_words import words
 from config.errors import forget_frames
@@ -250,7 +250,7 @@ class PublishLink:
             stream.close()
 
     def _end_connection(self, label: str, detail: str | None) -> None:
-        """Note the end. Unanswered messages are told None, or DENIED if EMQX ended because of it."""
+        """Note the end. Unanswered messages are told None, but the first one DENIED or CUT."""
         if self._watched is not None:
             self._watched.stop()
             self._watched = None
@@ -259,14 +259,13 @@ class PublishLink:
         if not self._ended.done():
             self._ended.set_result((label, detail))
         waiting, self._waiting = self._waiting, {}
-        refused = None
-        if label == "not_authorised":
-            # EMQX with deny_action = disconnect has answered all before the message that it refuses, and none after it.
-            refused = next((packet_id for packet_id in waiting if packet_id not in self._received), None)
+        # EMQX with deny_action = disconnect has answered all before the message that it refuses, and none after it.
+        first = next((packet_id for packet_id in waiting if packet_id not in self._received), None)
+        reason = DENIED if label == "not_authorised" else CUT
         self._received.clear()
         self._idle.set()
         for packet_id, published in waiting.items():
-            self._tell_of(published, DENIED if packet_id == refused else None)
+            self._tell_of(published, reason if packet_id == first else None)
         if was_connected:
             self._tell_change()
 

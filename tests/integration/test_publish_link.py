@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bridge.commands.ports import DENIED, Outgoing
+from bridge.commands.ports import CUT, DENIED, Outgoing
 from config.settings import MqttSettings
 from gateway.mqtt.login import Login
 from gateway.mqtt.publish_link import PublishLink
@@ -152,6 +152,17 @@ async def test_a_broker_that_disconnects_instead_has_denied_the_first_unanswered
         for _ in range(3):
             answers.publish(qos=qos)
         assert await answers.all() == [0x10, DENIED, None, None]
+
+
+async def test_of_3_1_1_a_message_above_the_brokers_limit_is_the_first_unanswered_one(
+    make_mosquitto: Callable[..., Mosquitto],
+) -> None:
+    broker = make_mosquitto(config="max_packet_size 2000")
+    async with link(broker.port, protocol="3.1.1") as made:
+        answers = Answers(made)
+        for size in (10, 200_000, 10):
+            answers.publish(payload=bytes(size))
+        assert await answers.all() == [0, CUT, None]
 
 
 # --- what arrives ---
@@ -300,7 +311,7 @@ async def test_at_a_break_each_unanswered_message_is_unknown_once(how: str, qos:
             links_of(broker).end(0x8B)
         else:
             await broker.stop()
-        assert await answers.all() == [0x10, 0x10, None, None, None]
+        assert await answers.all() == [0x10, 0x10, CUT, None, None]
         if how == "restart":
             assert made.room == 0
             await broker.start()
@@ -346,7 +357,7 @@ async def test_after_what_is_not_mqtt_it_connects_again(packet: bytes) -> None:
         answers.publish()
         await until(lambda: links_of(broker).unanswered)
         links_of(broker).send(packet)
-        assert await answers.all() == [None]
+        assert await answers.all() == [CUT]
         broker.rules.answers_publishers = True
         await until(lambda: len(broker.connects) == 2 and made.connected_ns, "it connects again")
         assert await one_code(made) == 0x10
@@ -391,7 +402,7 @@ async def test_while_it_publishes_it_notices_a_broker_that_has_fallen_silent() -
             if made.room:
                 answers.publish()
             await asyncio.sleep(0.05)
-        assert set(await answers.all()) == {None}
+        assert set(await answers.all()) == {CUT, None}
 
 
 async def test_a_connection_that_is_given_up_is_followed_by_another() -> None:
@@ -401,7 +412,7 @@ async def test_a_connection_that_is_given_up_is_followed_by_another() -> None:
         answers.publish()
         first = made.connected_ns
         made.give_up("it acknowledged nothing")
-        assert await answers.all() == [None]
+        assert await answers.all() == [CUT]
         await until(lambda: made.connected_ns not in {None, first}, "it has another")
         broker.rules.answers_publishers = True
         assert await one_code(made) is not None
@@ -460,7 +471,7 @@ async def test_the_stop_ends_at_its_deadline() -> None:
         answers.publish()
         async with asyncio.timeout(60):
             await made.stop(time.monotonic_ns() + 200_000_000)
-        assert await answers.all() == [None]
+        assert await answers.all() == [CUT]
 
 
 @pytest.fixture(autouse=True)

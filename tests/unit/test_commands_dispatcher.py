@@ -7,7 +7,7 @@ import pytest
 
 from bridge.commands.command import State
 from bridge.commands.model import Answer
-from bridge.commands.ports import DENIED, Committed
+from bridge.commands.ports import CUT, DENIED, Committed
 from bridge.commands.reading import Delivery
 from bridge.dead_letters.reading import LoggedRecord, Place
 from tests.unit.test_commands_simulation import BEGIN_MS, Member, S, World, earlier
@@ -47,6 +47,27 @@ def test_a_login_that_expires_costs_no_command_and_what_is_denied_twice_is_refus
     member.kafka_takes()
     ((_, status),) = member.world.statuses[0]
     assert (status["status"], status["attempt"], status["mqtt_reason_code"]) == ("undeliverable", 2, 0x87)
+
+
+def test_a_command_that_ends_each_connection_waits_and_says_why() -> None:
+    """A broker of MQTT 3.1.1 does not tell its largest packet. It was sent again at once, and none behind it left."""
+    member = commanding(expiry="60s")
+    for code in (None, CUT, None, CUT, CUT):
+        member.sending.popleft()[1](code)
+    assert not member.sending
+    member.kafka_takes()
+    ((_, waiting),) = member.world.statuses[0]
+    assert (waiting["status"], waiting.get("mqtt_reason_code")) == ("waiting", None)
+    assert "too large for the broker" in waiting["reason"]
+    for pause_s in (1, 2, 4, 8, 16):
+        member.world.ns += pause_s * S
+        member.dispatcher.tick()
+        member.sending.popleft()[1](CUT)
+        assert not member.sending
+    member.world.ns = 60 * S
+    member.dispatcher.tick()
+    member.kafka_takes()
+    assert [value["status"] for _, value in member.world.statuses[0]] == ["waiting", "expired"]
 
 
 @pytest.mark.parametrize("is_late", [False, True])

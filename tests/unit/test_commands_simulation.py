@@ -17,7 +17,7 @@ from bridge.commands.dispatcher import Dispatcher
 from bridge.commands.model import Answer, Status, StatusRecord
 from bridge.commands.partition import Earlier, Known
 from bridge.commands.plan import CommandPlan
-from bridge.commands.ports import Committed, Outgoing, Partition, Published
+from bridge.commands.ports import CUT, Committed, Outgoing, Partition, Published
 from bridge.commands.reading import BadCommandError, Delivery, Presence
 from bridge.dead_letters.reading import LoggedRecord, Place
 from config.tables.commands import CommandSettings
@@ -180,9 +180,9 @@ class Member:
         """The connection ends; nobody knows what the broker has."""
         ended, self.sending = list(self.sending), deque()
         self.connected = False
-        for message, published in ended:
+        for number, (message, published) in enumerate(ended):
             self.world.explained.add(dict(message.user)["command-id"])
-            published(None)
+            published(None if number else CUT)
 
     def kafka_takes(self, most: int = 5) -> None:
         for partition, queue in self.writes.items():
