@@ -2,15 +2,19 @@
 
 import io
 import json
+from unittest.mock import Mock
 
 import pytest
 
+from gateway.admin.errors import AdminRefusedError
 from gateway.admin.groups import java_hash, offsets_partition
+from gateway.admin.kafka import KafkaAdmin
 from gateway.admin.lag import GroupLag, Look, group_lag
 from gateway.admin.leadership import leadership, not_preferred
 from gateway.admin.model import (
     Answers,
     Broker,
+    Cluster,
     Group,
     LogDir,
     Member,
@@ -21,6 +25,7 @@ from gateway.admin.model import (
     TopicPartition,
 )
 from gateway.admin.progress import moving
+from gateway.cli.kafka.cluster import _ask_all, _data, _text
 from gateway.cli.table import as_data, as_json, harmless, mention, print_json, severity, table, worst
 from tests.terminal import Terminal
 
@@ -241,3 +246,16 @@ def test_an_error_cannot_write_on_the_terminal(capsys: pytest.CaptureFixture[str
     """Brokers' own words stand in errors."""
     mention("Kafka says: \x1b[2J\nand more")
     assert capsys.readouterr().err == "gateway: Kafka says: ?[2J\nand more\n"
+
+
+def test_of_what_kafka_does_not_show_nothing_is_said_to_be_well() -> None:
+    admin = Mock(spec=KafkaAdmin)
+    admin.cluster.return_value = Cluster("c", (), 1, None)
+    admin.versions.return_value = admin.log_dirs.return_value = Answers({})
+    admin.topics.side_effect = admin.reassignments.side_effect = AdminRefusedError("no right")
+    view = _ask_all(admin)
+    assert view.problems == ["no right", "no right"]
+    text = _text(view)
+    assert "partitions: FAIL: unknown" in text
+    assert "reassignments: FAIL: unknown" in text
+    assert [_data(view)[name] for name in ("leaderless", "under_replicated", "reassignments")] == [None] * 3

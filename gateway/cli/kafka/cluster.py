@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from config.errors import ExitStatus
 from config.numbers import bytes_text, many
@@ -26,6 +26,7 @@ from gateway.cli.kafka.common import CONFIG, connected, mention_unanswered
 from gateway.cli.parser import Commands
 from gateway.cli.table import mention, print_json, say, severity, table
 
+T = TypeVar("T")
 _SHOWN: Final = 10
 _LAGGING_RECORDS: Final = 1000  # a voter further behind must read before it can lead
 _LAGGING_S: Final = 10.0
@@ -50,13 +51,14 @@ def add_parser(commands: Commands) -> None:
 
 @dataclass
 class _View:
-    """The facts of the cluster. ``problems``: sentences for the unknown ones."""
+    """The facts of the cluster. ``problems``: sentences for the unknown ones, of which ``topics`` and ``moving`` are
+    None."""
 
     cluster: Cluster
     versions: Answers[BrokerVersion]
     dirs: Answers[tuple[LogDir, ...]]
-    topics: tuple[Topic, ...]
-    moving: tuple[Moving, ...]
+    topics: tuple[Topic, ...] | None
+    moving: tuple[Moving, ...] | None
     problems: list[str]
 
     @property
@@ -85,21 +87,22 @@ def _ask_all(admin: KafkaAdmin) -> _View:
     """Everything about the cluster; what cannot be had becomes a problem. Raises AdminError without the cluster."""
     problems: list[str] = []
 
-    def or_else(ask: Callable[[], Any], instead: Any) -> Any:
+    def or_none(ask: Callable[[], T]) -> T | None:
         try:
             return ask()
         except AdminError as error:
             problems.append(str(error))
-            return instead
+            return None
 
     cluster = admin.cluster()
     versions = admin.versions()
     dirs = admin.log_dirs()
-    topics = or_else(admin.topics, ())
-    running = or_else(admin.reassignments, ()) if cluster.quorum_problem == "" else ()
+    topics = or_none(admin.topics)
+    running = or_none(admin.reassignments) if cluster.quorum_problem == "" else None
     if cluster.quorum_problem:
         problems.append(cluster.quorum_problem)
-    return _View(cluster, versions, dirs, topics, progress.moving(running, topics, dirs.by_broker), problems)
+    moving = None if running is None else progress.moving(running, topics or (), dirs.by_broker)
+    return _View(cluster, versions, dirs, topics, moving, problems)
 
 
 # --- text ---
@@ -120,7 +123,11 @@ def _text(view: _View) -> str:
             state = f"{severity('FAIL')}: fenced (no heartbeat)"
         else:
             state = severity("ok")
-        leads = sum(one.leader == broker.id for topic in view.topics for one in topic.partitions)
+        leads = (
+            None
+            if view.topics is None
+            else sum(one.leader == broker.id for topic in view.topics for one in topic.partitions)
+        )
         rows.append((broker.id, broker.address, broker.rack, version.speaks if version else None, leads,
                      "controller" if broker.id == cluster.controller else "", state))  # fmt: skip
     level = "" if cluster.metadata_version is None else f", metadata.version {cluster.metadata_version}"
@@ -151,21 +158,23 @@ def _quorum(cluster: Cluster, quorum: Quorum) -> str:
 
 def _lacks(view: _View) -> dict[Partition, list[int]]:
     """The missing replicas of each partition. One that a reassignment adds does not count, as in Kafka."""
-    adding = {one.place: set(one.adding) for one in view.moving}
+    adding = {one.place: set(one.adding) for one in view.moving or ()}
     return {
         one: sorted(set(one.replicas) - set(one.isr) - adding.get(TopicPartition(one.topic, one.number), set()))
-        for topic in view.topics
+        for topic in view.topics or ()
         for one in topic.partitions
     }
 
 
 def _partitions(view: _View) -> str:
     """The partitions without a leader or a replica."""
-    lacks, topics = _lacks(view), view.topics
+    if view.topics is None:
+        return f"\npartitions: {severity('FAIL')}: unknown\n"
+    lacks = _lacks(view)
     partitions = list(lacks)
     leaderless = [one for one in partitions if one.leader is None]
     under = [one for one in partitions if one.leader is not None and lacks[one]]
-    text = f"\n{many(len(topics), 'topic')}, {many(len(partitions), 'partition')}: "
+    text = f"\n{many(len(view.topics), 'topic')}, {many(len(partitions), 'partition')}: "
     if not leaderless and not under:
         return text + f"{severity('ok')}, each has a leader and all its replicas\n"
     text += f"{len(leaderless)} without a leader, {len(under)} under-replicated\n"
@@ -201,7 +210,9 @@ def _dirs(dirs: Answers[tuple[LogDir, ...]]) -> str:
     return f"\nfolders\n{text}" if text else ""
 
 
-def _moving(moving: tuple[Moving, ...]) -> str:
+def _moving(moving: tuple[Moving, ...] | None) -> str:
+    if moving is None:
+        return f"\nreassignments: {severity('FAIL')}: unknown\n"
     if not moving:
         return "\nno reassignment is running\n"
     rows = []
@@ -221,13 +232,14 @@ def _moving(moving: tuple[Moving, ...]) -> str:
 
 
 def _data(view: _View) -> dict[str, Any]:
+    lacks = _lacks(view)
+    leaderless = [f"{one.topic}/{one.number}" for one in lacks if one.leader is None]
+    under = [f"{one.topic}/{one.number}" for one, lacking in lacks.items() if one.leader is not None and lacking]
     return {
         "cluster": view.cluster,
         "versions": view.versions.by_broker,
-        "leaderless": [f"{topic.name}/{one.number}" for topic in view.topics for one in topic.partitions
-                       if one.leader is None],
-        "under_replicated": [f"{one.topic}/{one.number}" for one, lacking in _lacks(view).items()
-                             if one.leader is not None and lacking],
+        "leaderless": None if view.topics is None else leaderless,
+        "under_replicated": None if view.topics is None else under,
         "folders": {
             number: [
                 {"path": folder.path, "error": folder.error, "replicas": len(folder.replicas), "bytes": folder.bytes,
@@ -236,7 +248,7 @@ def _data(view: _View) -> dict[str, Any]:
             ]
             for number, folders in view.dirs.by_broker.items()
         },
-        "reassignments": [
+        "reassignments": None if view.moving is None else [
             {"topic": one.place.topic, "partition": one.place.partition, "replicas": one.replicas,
              "adding": one.adding, "removing": one.removing, "bytes": one.bytes, "copied": one.copied,
              "share": one.share}
