@@ -74,9 +74,9 @@ def test_a_run_in_which_all_got_through_succeeds() -> None:
 
 
 def test_a_run_without_messages_proves_nothing_and_fails() -> None:
-    account = Account(devices=2, published=0, acknowledged=0, received=0, unheard=0)
+    account = Account(devices=2, published=3, acknowledged=0, received=0, unheard=0)
     assert account.exit_status is ExitStatus.FAILED
-    assert "No message was published" in render(account, NAMES)
+    assert "No message was acknowledged" in render(account, NAMES)
 
 
 def test_people_read_where_and_what_is_missing() -> None:

@@ -90,7 +90,7 @@ class Account:
             return ExitStatus.MISSING_MESSAGES
         if self.pending:
             return ExitStatus.INCOMPLETE
-        return ExitStatus.OK if self.published else ExitStatus.FAILED
+        return ExitStatus.OK if self.acknowledged else ExitStatus.FAILED
 
     def as_json(self) -> dict[str, int]:
         """The numbers by their documented keys: ``published`` … ``missing``, and each stage's records by its name."""
@@ -144,8 +144,8 @@ def render(account: Account, names: Mapping[str, str]) -> str:
 
 def _verdict(account: Account, names: Mapping[str, str]) -> list[str]:
     """The lines below the numbers; the last says what is missing, not yet read, or that all got through."""
-    if account.published == 0:
-        return ["No message was published, so nothing was shown."]
+    if account.acknowledged == 0:
+        return ["No message was acknowledged to its device, so nothing was shown."]
     lines = [
         f"  missing in {names[stage.name]}, for example: "
         + ", ".join(f"{device} number {number}" for device, number in stage.examples)
