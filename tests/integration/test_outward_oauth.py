@@ -187,60 +187,6 @@ async def test_while_the_provider_is_down_the_old_token_is_shown_and_then_none(
         assert new.number == 2
 
 
-async def test_a_gateway_that_starts_before_its_provider_finds_it(provider: IdentityProvider) -> None:
-    provider.down()
-    source = OAuthTokens(settings(provider), "mqtt.token.oauth")
-    await source.start()
-    try:
-        with pytest.raises(CredentialError):
-            await source.current()
-        provider.up()
-
-        async def found() -> bool:
-            with contextlib.suppress(CredentialError):
-                return (await source.current()).token == provider.issued[0]
-            return False
-
-        await until(found, "a token")
-    finally:
-        await source.close()
-
-
-async def test_a_provider_that_is_down_is_not_hammered(provider: IdentityProvider) -> None:
-    """However many ask: the time of the next attempt has to come, and here it stands still."""
-    provider.token_fault = "error"
-    source = OAuthTokens(settings(provider), "mqtt.token.oauth", monotonic_ns=lambda: 1000 * S)
-    await source.start()
-    try:
-        for _ in range(1000):
-            with pytest.raises(CredentialError):
-                await source.current()
-            await asyncio.sleep(0)
-        assert provider.counts["token"] == 1
-    finally:
-        await source.close()
-
-
-async def test_many_who_ask_at_once_cost_one_request(provider: IdentityProvider, clock: Clock) -> None:
-    async with running(clock, settings(provider)) as source:
-        all_of_them = await asyncio.gather(*(source.current() for _ in range(100)))
-    assert len({one.token for one in all_of_them}) == 1
-    assert provider.counts["token"] == 1
-
-
-async def test_a_refused_token_is_replaced(provider: IdentityProvider, clock: Clock) -> None:
-    async with running(clock, settings(provider)) as source:
-        first = await source.current()
-        clock.ahead_ns += 10 * S
-        source.refused(first)
-        second = await source.current()
-        assert second.token == provider.issued[1]
-        source.refused(second)
-        source.refused(second)
-        assert (await source.current()) is second
-    assert provider.counts["token"] == 2
-
-
 REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "a wrong secret": (
         {"client_secret": SecretStr("wrong")},

@@ -252,6 +252,15 @@ async def test_a_refused_token_is_still_handed_out_when_there_is_no_other(rig: R
     assert rig.finder.asked == 2
 
 
+async def test_a_provider_that_is_down_is_not_hammered_however_many_ask(rig: Rig) -> None:
+    await rig.keeper.start()
+    for _ in range(100):
+        with pytest.raises(CredentialError, match="nothing more"):
+            await rig.keeper.current()
+        await asyncio.sleep(0)
+    assert rig.finder.asked == 1, "the time of the next attempt has to come, and here it stands still"
+
+
 async def test_the_same_token_again_is_no_new_one(rig: Rig) -> None:
     rig.finder.answers = [Found("one", rig.clock.now_ns() + 100 * S)] * 2
     one = await rig.looked_twice()
