@@ -304,15 +304,6 @@ async def test_a_client_certificate_may_be_shown_and_replaced(clock: Clock, tmp_
             await eventually(authenticator, provider.sign(), Allow)
 
 
-async def test_proxies_of_the_environment_are_not_trusted(
-    provider: IdentityProvider, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    async with running(clock, settings(provider)) as authenticator:
-        assert isinstance(await login(authenticator, provider.sign()), Allow)
-
-
 async def test_a_stop_does_not_wait_for_a_fetch(provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("auth.jwt.jwks.FETCH_TIMEOUT_S", 120.0)
     provider.jwks_fault = "held"
