@@ -108,17 +108,6 @@ async def test_frozen_it_answers_in_time_then_at_once_and_heals_when_thawed(site
         await until(lambda: is_let_in(authenticator), "let in again")
 
 
-async def test_a_storm_on_a_frozen_server_ends_in_time_for_everybody(site: Site) -> None:
-    await site.put_password("lamp")
-    async with site.running(pool_size=2, timeout=SHORT) as authenticator:
-        site.server.freeze()
-        began = time.monotonic()
-        outcomes = await asyncio.gather(*(login(authenticator, "lamp") for _ in range(300)), return_exceptions=True)
-        # One after the other, two at a time, they would take 150 time-outs.
-        assert time.monotonic() - began < SHORT.total_seconds() + 60
-        assert all(isinstance(one, BackendDownError) for one in outcomes), outcomes
-
-
 async def test_an_answer_that_comes_late_is_nobody_elses(site: Site) -> None:
     """The caller gives up while the server is frozen; after the thaw its answer is not the next one's."""
     await site.put_password("lamp")
@@ -142,13 +131,6 @@ async def test_a_wrong_password_of_our_own_ends_the_start_with_a_sentence(site: 
         async with site.running(**changes):
             pass
     assert secret not in f"{caught.value}{caught.value.__cause__!r}"
-
-
-async def test_more_logins_than_connections_are_all_answered(site: Site) -> None:
-    await site.put_password("lamp")
-    async with site.running(pool_size=2) as authenticator:
-        verdicts = await asyncio.gather(*(login(authenticator, "lamp") for _ in range(60)))
-        assert all(isinstance(verdict, Allow) for verdict in verdicts)
 
 
 async def test_closing_ends_questions_under_way_and_leaves_nothing_behind(site: Site) -> None:
