@@ -112,14 +112,6 @@ async def test_handshakes_that_do_not_end_are_bounded(authority: Authority, monk
         writer.close()
 
 
-async def test_with_a_token_and_authorities_either_opens(authority: Authority) -> None:
-    async with serving(settings(authority, mutual=True, token=True)) as server:
-        bare = authority.client_context()
-        assert (await get(server, "/status", bare))[0] == 401
-        assert (await get(server, "/status", bare, headers={"Authorization": f"Bearer {TOKEN}"}))[0] == 200
-        assert (await get(server, "/status", authority.client_context("operator")))[0] == 200
-
-
 async def serial(server: HttpServer, authority: Authority) -> str:
     """Of the certificate that a new connection is shown."""
     _, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=authority.client_context())
