@@ -256,18 +256,6 @@ async def test_a_repetition_of_stored_numbers_is_acknowledged_and_dropped(backen
     assert await backend.read(topic) == values(b"stored")
 
 
-async def test_two_writers_of_a_partition_lose_nothing_to_each_other(backend: KafkaBackend) -> None:
-    """As the routes and the commands have dead letters. Of a request with two batches of a partition the broker keeps
-    the last one, and its answer passes for both."""
-    topic = await backend.topic()
-    async with running(backend.producer([topic])) as producer:
-        batches = [fill(producer.create_batch(compressed=True), values(value)) for value in (b"1", b"2")]
-        answers = [producer.send(topic, 0, batch) for batch in batches]
-        await asyncio.wait(answers, timeout=DEADLINE_S)
-        assert [producer.failure(answer) for answer in answers] == [None, None]
-    assert sorted(await backend.read(topic), key=lambda record: record.value or b"") == values(b"1", b"2")
-
-
 async def test_the_broker_s_word_that_it_has_a_batch_already_is_an_acknowledgement(backend: KafkaBackend) -> None:
     """DUPLICATE_SEQUENCE_NUMBER: it has forgotten the offset, not the batch."""
     topic = await backend.topic()

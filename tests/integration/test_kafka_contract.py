@@ -16,8 +16,8 @@ The design was made for aiokafka's producer, which is not used any more. What it
 - *new partitions are seen after ``metadata_max_age_ms``*: still so (producer_port: metadata is renewed by itself);
 - *a deleted topic is made again where the broker auto-creates*: asking does not allow it any more (below);
 - *request size is not limited*: ours is (below);
-- *a black-holed broker stalls for 40 s and more*: the request time-out, and less where another leads (below, and
-  tests/chaos/test_chaos_cluster.py).
+- *a black-holed broker stalls for 40 s and more*: the request time-out, and less where another leads
+  (tests/unit/test_kafka_requests.py, tests/chaos/test_chaos_cluster.py).
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from bridge.errors import BridgeError, ReplicasMissingError
 from bridge.kafka.batch import REQUEST_BYTES
 from bridge.kafka.producer import KafkaProducer
 from bridge.kafka.session import Told
-from tests.brokers.kafka_backend import KafkaBackend, kafka_settings
+from tests.brokers.kafka_backend import KafkaBackend
 from tests.brokers.secured import SecuredKafka
 from tests.brokers.topics import delete_topics
 from tests.integration.test_kafka_adapter import wrap_send
@@ -104,37 +104,6 @@ async def test_a_right_that_is_missing_is_said_until_it_is_there(backend: KafkaB
 
         await until(taken, "it is taken")
         assert producer.trouble(topic) is None
-
-
-async def test_a_silent_broker_is_left_when_another_leads(
-    backend: KafkaBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Long before the request time-out; what it was sent is stored once, wherever it ends."""
-    topic = await backend.topic()
-    retries = Retries()
-    settings = {"request_timeout": kafka_settings("x:1").request_timeout * 60}
-    async with running(producer_of(backend, [topic], retries, **settings)) as producer:
-        assert isinstance(producer, KafkaProducer)
-        assert await sent(producer, topic, values(b"before")) is None
-        leader = producer._leader
-        backend.freeze()
-        try:
-            answer = producer.send(topic, 0, fill(producer.create_batch(compressed=True), values(b"frozen")))
-            await asyncio.wait([answer], timeout=0.7)
-            producer._refreshed(None)
-            await asyncio.sleep(0)
-            assert not retries.errors, "it still leads, as far as anybody knows"
-            monkeypatch.setattr(producer, "_leader", lambda _topic, _partition: 4711)
-            producer._refreshed(None)
-            await until(lambda: retries.errors, "it is sent again")
-            assert "another leader" in str(retries.errors[0])
-        finally:
-            backend.thaw()
-        monkeypatch.setattr(producer, "_leader", leader)
-        async with asyncio.timeout(DEADLINE_S):
-            await answer
-        assert await sent(producer, topic, values(b"after")) is None
-    assert await backend.read(topic) == values(b"before", b"frozen", b"after")
 
 
 async def test_batches_for_a_broker_travel_in_requests_of_bounded_size(
