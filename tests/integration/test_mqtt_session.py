@@ -262,13 +262,6 @@ async def test_connections_that_are_closed_again_and_again_without_a_word_are_sa
         assert any(SHORT_LIVED in problem for problem in said), said
 
 
-async def test_a_kicked_session_comes_back() -> None:
-    async with ScriptedBroker() as broker, running(broker) as (path, sessions):
-        broker.kick("gateway-0-0")
-        await until(lambda: path.metrics.mqtt_disconnects.child("administrative").value == 1, "the kick is counted")
-        await until(lambda: sessions[0].subscribed, "it is subscribed again")
-
-
 async def test_a_broker_that_stops_answering_pings_is_left() -> None:
     async with ScriptedBroker(Rules(answers_pings=False)) as broker, running(broker, mqtt={"keepalive": "1s"}) as (
         path, _,
