@@ -519,7 +519,6 @@ class GroupMember:
             return
         if code in _OVER and generation == self._generation and self._settled.is_set():
             self._lose("the coordinator has begun another generation")
-            raise RefusedError(f"This member's generation in group {self._group} is over.")
         if code in _MOVED:
             self._coordinator = None
         if (sentence := self._refusal(code)) is not None:

@@ -93,6 +93,18 @@ async def test_a_member_that_does_not_read_is_put_out_and_comes_back(
         await member.owns(1)
 
 
+async def test_a_member_that_the_coordinator_has_forgotten_joins_again(backend: KafkaGroupBackend) -> None:
+    """It ended with an error, was a critical problem, and another one had to look at all topics first."""
+    topic = await backend.topic()
+    member = Member(backend, "one", topic)
+    async with running(member):
+        await member.owns(1)
+        await backend.remove("one")
+        await until(lambda: len(member.told) == 3, "it has joined again")
+        assert [name for name, _ in member.told] == ["assigned", "lost", "assigned"]
+        await member.owns(1)
+
+
 async def test_a_group_is_deleted_when_its_last_member_has_left(backend: KafkaGroupBackend) -> None:
     topic = await backend.topic()
     delete = partial(delete_group, backend.settings, "gateway-test", backend.name)
