@@ -259,13 +259,14 @@ class Dispatcher:
         # For a broker that never answers on a connection that holds. It may answer a little after the deadline.
         self._timers.set(command, command.deadline_ns + self.plan.answer_timeout_ns)
         self._move(command, State.SENDING)
-        command.attempt += 1
-        self.account.sent_again += command.attempt > 1
         self._queues.occupy(command)
         try:
             self._link.publish(self._outgoing(command, now_ns), partial(self._published, command))
         except ValueError as error:
             self._finish(command, Status.UNDELIVERABLE, str(error))
+            return
+        command.attempt += 1
+        self.account.sent_again += command.attempt > 1
 
     def _outgoing(self, command: Command, now_ns: int) -> Outgoing:
         """The PUBLISH of a command, with the rest of its time as the expiry."""

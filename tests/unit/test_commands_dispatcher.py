@@ -49,6 +49,21 @@ def test_a_login_that_expires_costs_no_command_and_what_is_denied_twice_is_refus
     assert (status["status"], status["attempt"], status["mqtt_reason_code"]) == ("undeliverable", 2, 0x87)
 
 
+def test_a_command_above_a_limit_of_the_broker_was_never_published() -> None:
+    member = Member(World(1))
+
+    def publish(*_: object) -> None:
+        raise ValueError("the broker takes less")
+
+    member.publish = publish  # type: ignore[method-assign]
+    member.assign(("commands", 0))
+    member.dispatcher.take([command(BEGIN_MS), command(BEGIN_MS, 1)])
+    member.kafka_takes()
+    first, second = (value for _, value in member.world.statuses[0])
+    assert (first["status"], first["attempt"], first.get("receiver")) == ("undeliverable", 0, None)
+    assert second["status"] == "accepted", "it waits until Kafka has the first one's end"
+
+
 def test_a_command_that_ends_each_connection_waits_and_says_why() -> None:
     """A broker of MQTT 3.1.1 does not tell its largest packet. It was sent again at once, and none behind it left."""
     member = commanding(expiry="60s")
