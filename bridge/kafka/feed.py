@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
-from bridge.errors import BridgeError, UnreachableError
+from bridge.errors import UnreachableError
 from bridge.kafka.login import KafkaLogin
 from bridge.kafka.reader import TopicReader
 
@@ -39,7 +39,7 @@ class TopicFeed:
         reader.partitions = [at for at in reader.partitions if at not in reader.leaderless]
         try:
             self.positions = await reader.ends()
-        except BridgeError:
+        except BaseException:
             await self.stop()
             raise
 

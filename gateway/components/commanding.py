@@ -230,8 +230,6 @@ class CommandRunner:
                 async with asyncio.timeout(left_s):
                     await (self._group.retire() if retire else self._group.stop())
         await end_tasks(*self._tasks)
-        if self._feed is not None:
-            await self._feed.stop()
         if self._timer is not None:
             self._timer.cancel()
         self.dispatcher.forget(list(self.dispatcher.partitions))
@@ -448,9 +446,9 @@ class CommandRunner:
         """Read the topics that bring something back. ``_again`` calls it again after a failure."""
         feed = TopicFeed(self._settings.kafka, self._link.client_id, sorted(self._ways), self._login)
         await feed.start()
-        self._feed = feed
-        self.dispatcher.begin_answers(feed.positions)
         try:
+            self._feed = feed
+            self.dispatcher.begin_answers(feed.positions)
             self._note_leaderless("answers", feed.leaderless)
             self.look()
             while not feed.can_read_more():
@@ -493,7 +491,7 @@ class CommandRunner:
         self.dispatcher.is_open = is_up and now_ns >= opens_ns
         self.dispatcher.tick()
         due = [one for one in (self.dispatcher.due_ns(), opens_ns if is_up and now_ns < opens_ns else None) if one]
-        if is_up or not self._is_stopping:
+        if not self._is_stopping:
             self._arm(min(due, default=now_ns + 1_000_000_000), now_ns)
 
     def _can_answer(self) -> bool:
