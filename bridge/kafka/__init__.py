@@ -8,6 +8,7 @@ error_codes.py      what each of Kafka's error codes means for a batch: one tabl
 feed.py             new records of some topics, and what earlier owners of a partition wrote about it
 fetched.py          fetched records of any names of headers
 group.py            a member of a consumer group, whose commits carry a text
+group_admin.py      what is asked about a consumer group, by its members and by others
 group_protocol.py   what members say to their coordinator, and how partitions are shared out
 leaders.py          the leader of each partition, by the latest leader epoch that a broker reported (KIP-320)
 login.py            the login of every connection to Kafka: password, certificate or token

@@ -29,9 +29,8 @@ from typing import TYPE_CHECKING, Any, Final
 import aiokafka.errors as kafka_errors
 import structlog
 from aiokafka import TopicPartition
-from aiokafka.client import ConnectionGroup, CoordinationType
+from aiokafka.client import ConnectionGroup
 from aiokafka.consumer.fetcher import OffsetResetStrategy
-from aiokafka.protocol.admin import DeleteGroupsRequest
 from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
 
@@ -40,13 +39,13 @@ from bridge.errors import BridgeError, RefusedError, TopicMissingError, Unreacha
 from bridge.kafka.client import Client
 from bridge.kafka.connection import (
     REFUSED,
-    asking,
     connection_options,
     make_consumer,
     read_failure,
     stop_consumer,
     why_unreachable,
 )
+from bridge.kafka.group_admin import FIRST_LOOKUP_S, OVER, RETRY_S, find_coordinator, group_refused
 from bridge.kafka.group_protocol import (
     PROTOCOL,
     Heartbeat,
@@ -77,10 +76,8 @@ REBALANCE_S: Final = 15.0  # for each member to join again; above REVOKED_S
 REVOKED_S: Final = 6.0  # for the listener, which promised 5
 HEARTBEAT_S: Final = 1.0  # also how soon a member notices a rebalance
 READ_S: Final = 60.0  # a member whose ``read`` was not called for so long sends no more heartbeats
-RETRY_S: Final = 0.1
 FETCH_WAIT_MS: Final = 200  # a partition that was paused or assigned waits for the broker's answer to the last fetch
 _JOINS: Final = "joins"  # their own connection: a broker answers JoinGroup late, and until then nothing else on it
-_FIRST_LOOKUP_S: Final = 30.0  # a new cluster makes its topic of offsets at the first question
 
 
 class _AgainError(Exception):
@@ -390,7 +387,7 @@ class GroupMember:
             ),
             joining=True,
         )
-        if joined.error_code in _OVER:
+        if joined.error_code in OVER:
             self._member = ""
             self._lose("the coordinator does not know this member")
             raise _AgainError
@@ -405,7 +402,7 @@ class GroupMember:
         synced = await self._ask(
             SyncGroupRequest(self._group, generation, self._member, self._instance, shares), joining=True
         )
-        if synced.error_code in _OVER:
+        if synced.error_code in OVER:
             self._lose("the coordinator has begun another generation")
         self._check(synced.error_code, -1)
         self._is_alive(sent_s)
@@ -499,7 +496,7 @@ class GroupMember:
         """The coordinator's answer. Raises aiokafka's KafkaError, and RefusedError."""
         client: Client = self._consumer._client
         if self._coordinator is None:
-            self._coordinator = await _coordinator(client, self._group)
+            self._coordinator = await find_coordinator(client, self._group)
         node, group = self._coordinator, _JOINS if joining else ConnectionGroup.COORDINATION
         try:
             if joining and await client.ready(node, group=group):
@@ -517,7 +514,7 @@ class GroupMember:
         """Raises _AgainError or RefusedError unless ``code`` is 0. ``generation`` is the request's, -1 if it joins."""
         if code == 0:
             return
-        if code in _OVER and generation == self._generation and self._settled.is_set():
+        if code in OVER and generation == self._generation and self._settled.is_set():
             self._lose("the coordinator has begun another generation")
         if code in _MOVED:
             self._coordinator = None
@@ -554,7 +551,7 @@ class GroupMember:
             case 29:
                 return f"Kafka does not let us commit offsets of {', '.join(self._topics)}. Check the ACLs: Read on it."
             case 30:
-                return _group_refused(group)
+                return group_refused(group)
         return None
 
     async def _look_for_topics(self) -> None:
@@ -577,10 +574,10 @@ class GroupMember:
     async def _look_for_coordinator(self) -> None:
         """Find the group's coordinator; tries for a while. Raises UnreachableError or RefusedError."""
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + max(_FIRST_LOOKUP_S, self._patience_s)
+        until_s = loop.time() + max(FIRST_LOOKUP_S, self._patience_s)
         while True:
             try:
-                self._coordinator = await _coordinator(self._consumer._client, self._group)
+                self._coordinator = await find_coordinator(self._consumer._client, self._group)
             except kafka_errors.KafkaError as error:
                 if loop.time() > until_s:
                     raise UnreachableError(
@@ -617,82 +614,6 @@ class GroupMember:
 
 
 _REBALANCING: Final = 27
-_OVER: Final = frozenset({22, 25})  # ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID
 _MOVED: Final = frozenset({14, 15, 16})  # the coordinator is loading, not available, or another broker
-_NO_GROUP: Final = 69  # GROUP_ID_NOT_FOUND
 _UNKNOWN: Final = 3  # UNKNOWN_TOPIC_OR_PARTITION
 _TOO_LARGE: Final = frozenset({12, 28})  # OFFSET_METADATA_TOO_LARGE, INVALID_COMMIT_OFFSET_SIZE
-
-
-def _group_refused(group: str) -> str:
-    return f"Kafka does not let us into group {group}. Check kafka.sasl and the ACLs: Read on the group."
-
-
-async def _coordinator(client: Client, group: str) -> int:
-    """The broker that keeps a group. Raises RefusedError, and aiokafka's KafkaError."""
-    try:
-        node: int = await client.coordinator_lookup(CoordinationType.GROUP, group)
-    except kafka_errors.GroupAuthorizationFailedError as error:
-        raise RefusedError(_group_refused(group)) from error
-    return node
-
-
-async def read_commits(
-    settings: KafkaSettings, client_id: str, group: str, partitions: Collection[Partition], login: KafkaLogin
-) -> dict[Partition, Committed | None]:
-    """What a group has committed, None for nothing, as no member of it. Raises UnreachableError or RefusedError."""
-    loop = asyncio.get_running_loop()
-    until_s = loop.time() + max(_FIRST_LOOKUP_S, settings.request_timeout.total_seconds())
-    failed = f"Kafka did not tell the commits of group {group}"
-    async with asking(settings, client_id, login, failed) as client:
-        while True:
-            try:
-                node = await _coordinator(client, group)
-                answer = await client.send(node, OffsetFetchRequest(group, by_topic(partitions)))
-                codes = {getattr(answer, "error_code", 0), *(row[3] for _, rows in answer.topics for row in rows)} - {0}
-                if not codes:
-                    break
-                raise kafka_errors.for_code(min(codes))
-            except (kafka_errors.GroupAuthorizationFailedError, kafka_errors.TopicAuthorizationFailedError) as error:
-                raise RefusedError(_group_refused(group)) from error
-            except kafka_errors.KafkaError as error:
-                if loop.time() > until_s:
-                    raise UnreachableError(f"{failed}: {words(error)}.") from error
-                await asyncio.sleep(RETRY_S)
-    return {
-        (topic, number): None if offset < 0 else Committed(offset, metadata or "")
-        for topic, rows in answer.topics
-        for number, offset, metadata, _ in rows
-    }
-
-
-async def remove_members(
-    settings: KafkaSettings, client_id: str, group: str, instances: Sequence[str], login: KafkaLogin | None = None
-) -> None:
-    """Put members that have ended out of a group, so that their partitions need not wait for SESSION_S. Members that it
-    does not have are ignored. Raises UnreachableError or RefusedError."""
-    request = Question(LeaveGroup, group, [("", instance) for instance in instances])
-    answer = await _asked(settings, client_id, group, request, login)
-    for code in (answer.error_code, *(code for *_, code in answer.members)):
-        if code == 30:
-            raise RefusedError(_group_refused(group))
-        if code not in {0, *_OVER}:
-            raise UnreachableError(f"Kafka did not remove members of group {group} (error {code}).")
-
-
-async def delete_group(settings: KafkaSettings, client_id: str, group: str, login: KafkaLogin | None = None) -> None:
-    """Delete a group without members, and its commits. One that does not exist is ignored. Raises UnreachableError or
-    RefusedError."""
-    answer = await _asked(settings, client_id, group, DeleteGroupsRequest([group]), login)
-    ((_, code),) = answer.results
-    if code == 30:
-        raise RefusedError(f"Kafka does not let us delete group {group}. Check the ACLs: Delete on the group.")
-    if code not in {0, _NO_GROUP}:
-        error = kafka_errors.for_code(code)
-        raise UnreachableError(f"Kafka did not delete group {group}: {error.__name__} ({code}).")
-
-
-async def _asked(settings: KafkaSettings, client_id: str, group: str, request: Any, login: KafkaLogin | None) -> Any:
-    """The coordinator's answer to one question about a group, without being a member of it."""
-    async with asking(settings, client_id, login, f"Kafka did not answer about group {group}") as client:
-        return await client.send(await _coordinator(client, group), request)

@@ -19,7 +19,8 @@ from bridge.dead_letters.reading import LoggedRecord
 from bridge.errors import RefusedError, UnreachableError
 from bridge.kafka import group as group_module
 from bridge.kafka.feed import StatusTail, TopicFeed
-from bridge.kafka.group import GroupMember, delete_group, remove_members
+from bridge.kafka.group import GroupMember
+from bridge.kafka.group_admin import delete_group, remove_members
 from config.settings import KafkaSettings
 from gateway.local.embedded.kafka import KafkaCluster
 from tests.brokers.kafka_backend import kafka_settings, set_rights

@@ -20,7 +20,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
-from bridge.kafka.group import delete_group
+from bridge.kafka.group_admin import delete_group
 from config.errors import ExitStatus
 from gateway.cli.main import main
 from gateway.local.embedded.kafka import KafkaCluster

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from bridge.errors import RefusedError, TopicMissingError, UnreachableError
 from bridge.kafka.connection import cluster_id
-from bridge.kafka.group import SESSION_S, delete_group, remove_members
+from bridge.kafka.group import SESSION_S
+from bridge.kafka.group_admin import delete_group, remove_members
 from bridge.kafka.reader import TopicReader
 from bridge.kafka.topics import Topics
 from bridge.waiting import end_tasks, until_set

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from bridge.kafka.group import read_commits
+from bridge.kafka.group_admin import read_commits
 from bridge.kafka.reader import TopicReader
 
 if TYPE_CHECKING:
