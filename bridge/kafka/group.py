@@ -609,7 +609,7 @@ class GroupMember:
         finally:
             if self._expiry is not None:
                 self._expiry.cancel()
-            consumer, self._consumer = self._consumer, None
+            consumer, self._consumer, self._owned = self._consumer, None, frozenset()
             await stop_consumer(consumer)
 
 

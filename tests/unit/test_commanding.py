@@ -22,6 +22,7 @@ from gateway.components import commanding
 from gateway.components.commanding import CommandRunner
 from gateway.components.mqtt_side import MqttSide
 from tests.unit.manual_time import manual_time
+from tests.unit.test_command_problems import give
 from tests.unit.test_command_problems import make as make_command_runner
 from tests.unit.test_commands_dispatcher import answer, command
 from tests.unit.test_commands_simulation import BEGIN_MS, Member, World
@@ -285,6 +286,51 @@ async def test_partitions_that_stay_without_a_leader_are_told() -> None:
     await asyncio.sleep(5)
     assert not list(runner.view.problems())
     await end_tasks(looking)
+
+
+@manual_time
+async def test_a_feed_that_can_read_more_is_followed_by_one_from_the_oldest_command_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    feeds: list[Any] = []
+    is_back = False
+
+    class Feed:
+        positions: Mapping[Partition, int] = {}
+
+        def __init__(self, *_: object) -> None:
+            self.leaderless = [("answers", 1)] * (not feeds)
+            self.rewound: list[int] = []
+            feeds.append(self)
+
+        async def start(self) -> None: ...
+
+        async def stop(self) -> None: ...
+
+        async def rewind(self, moment_ms: int) -> None:
+            self.rewound.append(moment_ms)
+
+        async def read(self) -> list[LoggedRecord]:
+            await asyncio.sleep(10)
+            return []
+
+        def can_read_more(self) -> bool:
+            return bool(self.leaderless) and is_back
+
+    monkeypatch.setattr(commanding, "TopicFeed", Feed)
+    runner = make_command_runner(lambda: None)
+    monkeypatch.setattr(runner, "look", lambda: None)
+    give(runner, 1)
+    listening = asyncio.create_task(runner._again("answers", runner._listen))
+    await asyncio.sleep(20)
+    (problem,) = runner.view.problems()
+    assert "answers cannot be read. Kafka has no leader for answers/1." in problem.text
+    is_back = True
+    await asyncio.sleep(30)
+    assert not list(runner.view.problems())
+    assert [len(feed.rewound) for feed in feeds] == [0, 1]
+    await end_tasks(listening)
+    await runner._sink.close()
 
 
 @manual_time
