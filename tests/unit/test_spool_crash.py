@@ -108,24 +108,6 @@ async def test_a_killed_process_leaves_what_it_was_told_and_whole_appends_only(t
     assert sum(starts) > 100
 
 
-async def test_removals_that_were_done_stay_done_after_a_kill(tmp_path: Path) -> None:
-    code = CHILD.replace(
-        'print("open", flush=True)',
-        """
-    ids = await spool.append([batch(0, n) for n in range(10)])
-    spool.remove("telemetry", 0, ids[:6])
-    left = await spool.read("telemetry", 0, 0, 1 << 20)
-    print(len(left.batches), flush=True)
-    await asyncio.sleep(60)""",
-    )
-    with subprocess.Popen(  # noqa: ASYNC220 - nothing else waits for this loop
-        [sys.executable, "-c", code, str(tmp_path / "s")], stdout=subprocess.PIPE, text=True, cwd=ROOT
-    ) as child:
-        assert child.stdout.readline() == "4\n"
-        child.kill()
-    assert await reopened(tmp_path / "s") == (4, SpoolReport())
-
-
 class Disk:
     """Stands in for the operating system's calls: fails the next ones as told."""
 

@@ -112,14 +112,6 @@ def segments(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["closed", "killed"])
-async def test_nothing_is_lost_of_an_undamaged_spool(tmp_path: Path, clean: bool) -> None:
-    await filled(tmp_path / "s", clean=clean)
-    report = await verdict(tmp_path / "s")
-    assert report.sentence == ""
-    assert report.lost_batches == 0
-
-
-@pytest.mark.parametrize("clean", [True, False], ids=["closed", "killed"])
 async def test_a_cut_segment_loses_what_was_cut_and_says_how_much(tmp_path: Path, clean: bool) -> None:
     await filled(tmp_path / "s", clean=clean)
     places = random.Random(1)
