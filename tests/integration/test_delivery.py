@@ -109,22 +109,6 @@ async def test_poisoned_records_in_full_batches_are_singled_out(backend: KafkaBa
         assert b"a record without a key for a compacted topic" in sentence
 
 
-async def test_a_record_too_large_for_topic_and_dead_letters_alike_is_kept_in_parts(backend: KafkaBackend) -> None:
-    topic, dead = await backend.topic(max_batch_bytes=150_000), await backend.topic(max_batch_bytes=150_000)
-    stream = Stream(backend.cluster.bootstrap, [topic], dead, compression="none")
-    large = bytes(range(256)) * 2000
-    async with stream:
-        for value in (b"before", large, b"after"):
-            stream.append(stream.slot(topic), value, timestamp=NOW_MS, headers=[("mqtt.topic", b"x")])
-        stream.flush()
-        await stream.drained(within_s=60)
-        assert stream.dead == [DeadLetterReason.TOO_LARGE]
-    (log,) = await asyncio.to_thread(read_topic, stream.bootstrap, topic)
-    assert [record.value for record in log] == [b"before", b"after"]
-    (letters,) = await asyncio.to_thread(read_topic, stream.bootstrap, dead)
-    assert b"".join(record.value or b"" for record in letters) == large
-
-
 async def test_a_freeze_beyond_the_delivery_timeout_costs_incarnations_and_loses_nothing(backend: KafkaBackend) -> None:
     topic, dead = await backend.topic(PARTITIONS), await backend.topic()
     policy = SenderPolicy(delivery_timeout_ns=3_000_000_000, settle_ns=1_000_000_000)
