@@ -65,15 +65,12 @@ def test_it_is_taken() -> None:
     amtool("check-config", str(EXAMPLE))
 
 
-@pytest.mark.parametrize(
-    ("labels", "receiver"),
-    [
-        ("alertname=GatewayWatchdog severity=none", "dead-man"),
-        ("alertname=GatewayBrokerSilent severity=critical", "on-call"),
-        ("alertname=GatewayWindowSaturated severity=warning", "working-hours"),
-        ("alertname=GatewayUncleanShutdown severity=info", "nobody"),
-    ],
-)
+@pytest.mark.parametrize(("labels", "receiver"), [
+    ("alertname=GatewayWatchdog severity=none", "dead-man"),
+    ("alertname=GatewayBrokerSilent severity=critical", "on-call"),
+    ("alertname=GatewayWindowSaturated severity=warning", "working-hours"),
+    ("alertname=GatewayUncleanShutdown severity=info", "nobody"),
+])  # fmt: skip
 def test_who_is_told(labels: str, receiver: str) -> None:
     assert amtool("config", "routes", "test", f"--config.file={EXAMPLE}", *labels.split()).strip() == receiver
 

@@ -104,20 +104,16 @@ async def test_no_password_set_lets_nobody_in(site: Site) -> None:
                 assert not verdict.hashed, "a burn is due"
 
 
-@pytest.mark.parametrize(
-    ("record", "named"),
-    [
-        ({"attributes": {"floor": 3}}, "attributes.floor is no text but int"),
-        ({"attributes": {"fl oor": "3"}}, "attributes has a name"),
-        ({"attributes": {"tenant": "other"}}, "attributes names tenant"),
-        ({"tenant": "a/b"}, "tenant holds '/'"),
-        ({"tenant": "t" * 257}, "tenant has 257 characters"),
-        ({"groups": [f"g{number}" for number in range(101)]}, "groups has 101 names"),
-        ({"password_hash": "$argon2id$cut"}, "argon2 hash is cut off"),
-        ({"password_hash": "no hash at all"}, "of no known kind"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
+@pytest.mark.parametrize(("record", "named"), [
+    ({"attributes": {"floor": 3}}, "attributes.floor is no text but int"),
+    ({"attributes": {"fl oor": "3"}}, "attributes has a name"),
+    ({"attributes": {"tenant": "other"}}, "attributes names tenant"),
+    ({"tenant": "a/b"}, "tenant holds '/'"),
+    ({"tenant": "t" * 257}, "tenant has 257 characters"),
+    ({"groups": [f"g{number}" for number in range(101)]}, "groups has 101 names"),
+    ({"password_hash": "$argon2id$cut"}, "argon2 hash is cut off"),
+    ({"password_hash": "no hash at all"}, "of no known kind"),
+], ids=lambda value: value if isinstance(value, str) else "")  # fmt: skip
 async def test_an_unreadable_record_refuses_its_own_user_alone(site: Site, record: dict[str, Any], named: str) -> None:
     hashed = await site.hasher.hash(GOOD)
     site.put("lamp", **{"password_hash": hashed, **record})

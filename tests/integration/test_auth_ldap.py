@@ -221,20 +221,17 @@ def answer(number: int, tag: int, code: int, *more: bytes) -> bytes:
     return element(0x30, element(2, bytes((number,))), element(tag, result, *more))
 
 
-@pytest.mark.parametrize(
-    ("said", "words"),
-    [
-        (answer(1, 0x78, 2), "offers no StartTLS"),
-        (answer(1, 0x78, 12), "offers no StartTLS"),
-        (answer(1, 0x78, 52), "ended the connection"),
-        (answer(0, 0x78, 52), "ended the connection"),
-        (answer(1, 0x61, 0), "does not speak LDAP as it should"),
-        (answer(2, 0x78, 0), "does not speak LDAP as it should"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak LDAP as it should"),
-        (b"", "closed the connection"),
-        (answer(1, 0x78, 0) + b"\x16\x03nonsense", "closed the connection"),  # dropped: it came in the open
-    ],
-)
+@pytest.mark.parametrize(("said", "words"), [
+    (answer(1, 0x78, 2), "offers no StartTLS"),
+    (answer(1, 0x78, 12), "offers no StartTLS"),
+    (answer(1, 0x78, 52), "ended the connection"),
+    (answer(0, 0x78, 52), "ended the connection"),
+    (answer(1, 0x61, 0), "does not speak LDAP as it should"),
+    (answer(2, 0x78, 0), "does not speak LDAP as it should"),
+    (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak LDAP as it should"),
+    (b"", "closed the connection"),
+    (answer(1, 0x78, 0) + b"\x16\x03nonsense", "closed the connection"),  # dropped: it came in the open
+])  # fmt: skip
 async def test_tls_that_is_asked_for_and_not_offered(either: LdapSite, said: bytes, words: str) -> None:
     """Whatever it says, nothing but the request for StartTLS was sent to it in the open."""
     heard = bytearray()
@@ -297,16 +294,12 @@ async def test_a_users_rights_do_not_decide_what_the_next_search_finds(by_search
             assert isinstance(await login(authenticator, name), Allow), name
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"search_base": "ou=nowhere,dc=example,dc=org"}, "has no entry auth.ldap.search_base"),
-        ({"search_username": None, "search_password": None}, "has no entry auth.ldap.search_base"),
-        ({"search_password": None}, "without auth.ldap.search_password"),
-        ({"search_filter": "uid=${username}"}, "search_filter cannot be read: the filter lacks a '\\('"),
-    ],
-    ids=["base", "anonymous", "no password", "no filter"],
-)
+@pytest.mark.parametrize(("changes", "sentence"), [
+    ({"search_base": "ou=nowhere,dc=example,dc=org"}, "has no entry auth.ldap.search_base"),
+    ({"search_username": None, "search_password": None}, "has no entry auth.ldap.search_base"),
+    ({"search_password": None}, "without auth.ldap.search_password"),
+    ({"search_filter": "uid=${username}"}, "search_filter cannot be read: the filter lacks a '\\('"),
+], ids=["base", "anonymous", "no password", "no filter"])  # fmt: skip
 async def test_settings_that_cannot_work_end_the_start(
     by_search: LdapSearchSite, changes: dict[str, Any], sentence: str
 ) -> None:

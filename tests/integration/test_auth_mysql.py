@@ -68,23 +68,19 @@ async def test_a_name_that_the_columns_character_set_has_not_is_nobodys(site: My
         assert not authenticator.failures
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"query": "SELECT x AS password_hash FROM nowhere WHERE u = ${username}"}, "does it exist"),
-        ({"query": "SELECT nothing FROM {table} WHERE username = ${username}"}, "cannot run auth.mysql.query"),
-        ({"query": "SELEC 1 WHERE 'a' = ${username}"}, "cannot run auth.mysql.query"),
-        (
-            {"query": "SELECT salt FROM {table} WHERE username = ${username}"},
-            "without a column password_hash.*are salt",
-        ),
-        ({"query": "SELECT 1 FROM mysql.global_priv WHERE user = ${username}"}, "GRANT SELECT"),
-        ({"database": "elsewhere"}, "check auth.mysql"),
-        ({"username": "tlsonly"}, "refuses the login"),
-        ({"username": "nobody"}, "refuses the login"),
-    ],
-    ids=["table", "column", "syntax", "no hash", "rights", "database", "no TLS", "user"],
-)
+@pytest.mark.parametrize(("changes", "sentence"), [
+    ({"query": "SELECT x AS password_hash FROM nowhere WHERE u = ${username}"}, "does it exist"),
+    ({"query": "SELECT nothing FROM {table} WHERE username = ${username}"}, "cannot run auth.mysql.query"),
+    ({"query": "SELEC 1 WHERE 'a' = ${username}"}, "cannot run auth.mysql.query"),
+    (
+        {"query": "SELECT salt FROM {table} WHERE username = ${username}"},
+        "without a column password_hash.*are salt",
+    ),
+    ({"query": "SELECT 1 FROM mysql.global_priv WHERE user = ${username}"}, "GRANT SELECT"),
+    ({"database": "elsewhere"}, "check auth.mysql"),
+    ({"username": "tlsonly"}, "refuses the login"),
+    ({"username": "nobody"}, "refuses the login"),
+], ids=["table", "column", "syntax", "no hash", "rights", "database", "no TLS", "user"])  # fmt: skip
 async def test_settings_the_server_refuses_end_a_start(site: MysqlSite, changes: dict[str, Any], sentence: str) -> None:
     changes = {name: value.replace("{table}", f"`{site.table}`") for name, value in changes.items()}
     with pytest.raises(ConfigError, match=sentence) as caught:

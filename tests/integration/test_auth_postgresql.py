@@ -64,17 +64,14 @@ async def test_a_table_that_changes_costs_no_login(site: PostgresqlSite) -> None
         assert not authenticator.failures
 
 
-@pytest.mark.parametrize(
-    ("kind", "stored", "asked", "others"),
-    [
-        ("varchar(80)", "lamp", "lamp", ["LAMP", "lamp ", "x"]),
-        ("char(20)", "lamp", "lamp", ["LAMP", "x" * 30]),
-        ("integer", "42", "42", ["x", "4.2", "99999999999", "9" * 30, "\uff14\uff12", " 42", "4_2"]),
-        ("bigint", "42", "42", ["x", "-", "9" * 19]),
-        ("uuid", "7a2b0c1e-0000-4000-8000-000000000001", "7A2B0C1E-0000-4000-8000-000000000001", ["x", "7a2b"]),
-        ("inet", "10.0.0.1", "10.0.0.1", ["x", "10.0.0.999", "10.0.0.1; DROP"]),
-    ],
-)
+@pytest.mark.parametrize(("kind", "stored", "asked", "others"), [
+    ("varchar(80)", "lamp", "lamp", ["LAMP", "lamp ", "x"]),
+    ("char(20)", "lamp", "lamp", ["LAMP", "x" * 30]),
+    ("integer", "42", "42", ["x", "4.2", "99999999999", "9" * 30, "\uff14\uff12", " 42", "4_2"]),
+    ("bigint", "42", "42", ["x", "-", "9" * 19]),
+    ("uuid", "7a2b0c1e-0000-4000-8000-000000000001", "7A2B0C1E-0000-4000-8000-000000000001", ["x", "7a2b"]),
+    ("inet", "10.0.0.1", "10.0.0.1", ["x", "10.0.0.999", "10.0.0.1; DROP"]),
+])  # fmt: skip
 async def test_other_column_types(site: PostgresqlSite, kind: str, stored: str, asked: str, others: list[str]) -> None:
     table = f"{site.table[:50]}_typed"
     hashed = await site.hasher.hash(GOOD)
@@ -90,15 +87,12 @@ async def test_other_column_types(site: PostgresqlSite, kind: str, stored: str, 
         assert not authenticator.failures, "a client's name counted against the server"
 
 
-@pytest.mark.parametrize(
-    ("column", "good", "bad"),
-    [
-        ("tenant::int", "1", "x"),
-        ("tenant::int", "1", ""),
-        ("tenant::uuid", "7a2b0c1e-0000-4000-8000-000000000001", "7a2b"),
-        ("tenant::timestamp", "2026-01-01", "20000-01-01"),  # the server can, the library cannot
-    ],
-)
+@pytest.mark.parametrize(("column", "good", "bad"), [
+    ("tenant::int", "1", "x"),
+    ("tenant::int", "1", ""),
+    ("tenant::uuid", "7a2b0c1e-0000-4000-8000-000000000001", "7a2b"),
+    ("tenant::timestamp", "2026-01-01", "20000-01-01"),  # the server can, the library cannot
+])  # fmt: skip
 @pytest.mark.parametrize("pooled", [False, True])
 async def test_a_stored_value_that_cannot_be_converted_refuses_its_user_alone(
     site: PostgresqlSite, pooled: bool, column: str, good: str, bad: str
@@ -157,23 +151,19 @@ async def test_several_placeholders_and_none_that_matches_when_empty(site: Postg
         assert verdict.user == "lamp"
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"query": "SELECT x AS password_hash FROM nowhere WHERE u = ${username}"}, "cannot run auth.postgresql.query"),
-        ({"query": "SELECT nothing FROM {table} WHERE username = ${username}"}, "cannot run auth.postgresql.query"),
-        ({"query": "SELEC 1 WHERE 'a' = ${username}"}, "cannot run auth.postgresql.query"),
-        (
-            {"query": "SELECT salt FROM {table} WHERE username = ${username}"},
-            "without a column password_hash.*are salt",
-        ),
-        ({"query": "SELECT rolpassword AS password_hash FROM pg_authid WHERE rolname = ${username}"}, "GRANT SELECT"),
-        ({"database": "elsewhere"}, "check auth.postgresql.database"),
-        ({"username": "tlsonly"}, r"refuses the login.*pg_hba\.conf"),
-        ({"username": "nobody"}, "refuses the login"),
-    ],
-    ids=["table", "column", "syntax", "no hash", "rights", "database", "no TLS", "user"],
-)
+@pytest.mark.parametrize(("changes", "sentence"), [
+    ({"query": "SELECT x AS password_hash FROM nowhere WHERE u = ${username}"}, "cannot run auth.postgresql.query"),
+    ({"query": "SELECT nothing FROM {table} WHERE username = ${username}"}, "cannot run auth.postgresql.query"),
+    ({"query": "SELEC 1 WHERE 'a' = ${username}"}, "cannot run auth.postgresql.query"),
+    (
+        {"query": "SELECT salt FROM {table} WHERE username = ${username}"},
+        "without a column password_hash.*are salt",
+    ),
+    ({"query": "SELECT rolpassword AS password_hash FROM pg_authid WHERE rolname = ${username}"}, "GRANT SELECT"),
+    ({"database": "elsewhere"}, "check auth.postgresql.database"),
+    ({"username": "tlsonly"}, r"refuses the login.*pg_hba\.conf"),
+    ({"username": "nobody"}, "refuses the login"),
+], ids=["table", "column", "syntax", "no hash", "rights", "database", "no TLS", "user"])  # fmt: skip
 async def test_settings_that_the_server_refuses_end_the_start(
     site: PostgresqlSite, changes: dict[str, Any], sentence: str
 ) -> None:

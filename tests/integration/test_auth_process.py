@@ -110,15 +110,12 @@ def test_a_second_signal_ends_it_without_the_answers_under_way(tmp_path: Path) -
         assert client.recv(100) == b""
 
 
-@pytest.mark.parametrize(
-    ("auth", "status", "says"),
-    [
-        ('chain = ["users_file"]', 78, "auth.users_file"),
-        ('host = "0.0.0.0"', 78, "auth.shared_secret"),
-        ('[auth.tls]\ncertificate_file = "none.pem"', 78, "auth.tls.certificate_file (gateway.toml:7): the file"),
-        ('[auth.tls]\ncertificate_file = "gateway.toml"', 78, "auth.tls.certificate_file cannot be used"),
-    ],
-)
+@pytest.mark.parametrize(("auth", "status", "says"), [
+    ('chain = ["users_file"]', 78, "auth.users_file"),
+    ('host = "0.0.0.0"', 78, "auth.shared_secret"),
+    ('[auth.tls]\ncertificate_file = "none.pem"', 78, "auth.tls.certificate_file (gateway.toml:7): the file"),
+    ('[auth.tls]\ncertificate_file = "gateway.toml"', 78, "auth.tls.certificate_file cannot be used"),
+])  # fmt: skip
 def test_bad_settings_end_it_with_status_78(tmp_path: Path, auth: str, status: int, says: str) -> None:
     with auth_serve(tmp_path, auth=auth) as served:
         assert served.process.wait(DEADLINE_S) == status

@@ -82,16 +82,12 @@ async def test_a_field_of_any_bytes_refuses_its_user_alone(site: RedisSite, fiel
         assert not authenticator.failures
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"username": "nobody"}, "refuses the login"),
-        ({"username": "reader", "key": "elsewhere:${username}"}, "HMGET"),
-        ({"password": None}, "refuses the login"),
-        ({"database": 4000}, "check auth.redis.database"),
-    ],
-    ids=["user", "rights", "no password", "database"],
-)
+@pytest.mark.parametrize(("changes", "sentence"), [
+    ({"username": "nobody"}, "refuses the login"),
+    ({"username": "reader", "key": "elsewhere:${username}"}, "HMGET"),
+    ({"password": None}, "refuses the login"),
+    ({"database": 4000}, "check auth.redis.database"),
+], ids=["user", "rights", "no password", "database"])  # fmt: skip
 async def test_settings_the_server_refuses_end_a_start(site: RedisSite, changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence) as caught:
         async with site.running(**changes):
@@ -99,17 +95,14 @@ async def test_settings_the_server_refuses_end_a_start(site: RedisSite, changes:
     assert redis.PASSWORD not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("said", "cause", "words"),
-    [
-        (b"-LOADING Redis is loading the dataset in memory\r\n", "busy", "cannot take the question now"),
-        (b"-ERR max number of clients reached\r\n", "busy", "cannot take the question now"),
-        (b"-MASTERDOWN Link with MASTER is down\r\n", "busy", "cannot take the question now"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "other", "does not speak Redis"),
-        (b"\x15\x03\x01\x00\x02\x02\x46\r\n", "other", "does not speak Redis"),
-        (b"", "lost", "closed the connection"),
-    ],
-)
+@pytest.mark.parametrize(("said", "cause", "words"), [
+    (b"-LOADING Redis is loading the dataset in memory\r\n", "busy", "cannot take the question now"),
+    (b"-ERR max number of clients reached\r\n", "busy", "cannot take the question now"),
+    (b"-MASTERDOWN Link with MASTER is down\r\n", "busy", "cannot take the question now"),
+    (b"HTTP/1.1 400 Bad Request\r\n\r\n", "other", "does not speak Redis"),
+    (b"\x15\x03\x01\x00\x02\x02\x46\r\n", "other", "does not speak Redis"),
+    (b"", "lost", "closed the connection"),
+])  # fmt: skip
 async def test_what_a_server_may_say_instead(site: RedisSite, said: bytes, cause: str, words: str) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(65_536)

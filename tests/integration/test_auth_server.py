@@ -125,17 +125,14 @@ async def test_without_the_shared_secret_nothing_is_said(field: str, log: list[d
         assert SECRET not in str(log)
 
 
-@pytest.mark.parametrize(
-    ("request_", "status", "reason"),
-    [
-        (post({}, "/other"), 404, "path"),
-        (post({}, "/authn/"), 404, "path"),
-        (b"GET /authn HTTP/1.1\r\nhost: a\r\n\r\n", 405, "method"),
-        (b"GET / HTTP/1.1\r\n\r\n", 400, "malformed"),
-        (b"\x16\x03\x01\x00\x05hello\r\n\r\n", 400, "malformed"),
-        (b"GET /" + b"x" * 20_000, 431, "malformed"),
-    ],
-)
+@pytest.mark.parametrize(("request_", "status", "reason"), [
+    (post({}, "/other"), 404, "path"),
+    (post({}, "/authn/"), 404, "path"),
+    (b"GET /authn HTTP/1.1\r\nhost: a\r\n\r\n", 405, "method"),
+    (b"GET / HTTP/1.1\r\n\r\n", 400, "malformed"),
+    (b"\x16\x03\x01\x00\x05hello\r\n\r\n", 400, "malformed"),
+    (b"GET /" + b"x" * 20_000, 431, "malformed"),
+])  # fmt: skip
 async def test_what_no_emqx_sends_is_refused_and_said(
     request_: bytes, status: int, reason: str, log: list[dict[str, Any]]
 ) -> None:

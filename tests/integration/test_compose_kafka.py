@@ -68,13 +68,10 @@ def test_kafka_takes_the_brokers_settings() -> None:
     assert read(brokers) == {name: [] for name in brokers}
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("advertised.listeners", "INTERNAL://kafka-1:9092,OUTSIDE://localhost:19092"),
-        ("controller.quorum.voters", "2@kafka-2:9093,3@kafka-3:9093"),
-        ("broker.sesion.timeout.ms", "3000"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [
+    ("advertised.listeners", "INTERNAL://kafka-1:9092,OUTSIDE://localhost:19092"),
+    ("controller.quorum.voters", "2@kafka-2:9093,3@kafka-3:9093"),
+    ("broker.sesion.timeout.ms", "3000"),
+])  # fmt: skip
 def test_a_mistake_in_them_would_be_noticed(name: str, value: str) -> None:
     assert read({"kafka-1": properties("kafka-1") | {name: value}})["kafka-1"], f"{name}={value} passed"

@@ -85,14 +85,11 @@ def test_every_transport_and_a_listener_that_wants_certificates_are_well(
         assert "without a client certificate" in looked.one(name).text
 
 
-@pytest.mark.parametrize(
-    ("left", "severity", "says"),
-    [
-        (dt.timedelta(minutes=-30), Severity.FAIL, "expired"),
-        (dt.timedelta(days=5), Severity.WARN, "expires in 5.0 days"),
-        (dt.timedelta(days=100), Severity.OK, "good for 100 more days"),
-    ],
-)
+@pytest.mark.parametrize(("left", "severity", "says"), [
+    (dt.timedelta(minutes=-30), Severity.FAIL, "expired"),
+    (dt.timedelta(days=5), Severity.WARN, "expires in 5.0 days"),
+    (dt.timedelta(days=100), Severity.OK, "good for 100 more days"),
+])  # fmt: skip
 def test_a_certificate_s_days_are_told(tmp_path: Path, left: dt.timedelta, severity: Severity, says: str) -> None:
     authority = Authority(tmp_path / "authority")
     with tls_port(authority, left + dt.timedelta(minutes=5)) as port:

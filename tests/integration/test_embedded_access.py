@@ -184,20 +184,17 @@ def test_it_shows_the_secret_and_knows_a_no(service: Service, client: AccessClie
     assert "of-the-test" not in repr(service.access)
 
 
-@pytest.mark.parametrize(
-    ("status", "body"),
-    [
-        (204, b""),
-        (403, b'{"result": "allow"}'),
-        (200, b"{"),
-        (200, b"[]"),
-        (200, b'{"result": "ignore"}'),
-        (200, b'{"result": true}'),
-        (200, b'{"result": "allow", "client_attrs": []}'),
-        (200, b'{"result": "allow", "expire_at": "soon"}'),
-        (200, b'{"result": "allow", "expire_at": 1}'),
-    ],
-)
+@pytest.mark.parametrize(("status", "body"), [
+    (204, b""),
+    (403, b'{"result": "allow"}'),
+    (200, b"{"),
+    (200, b"[]"),
+    (200, b'{"result": "ignore"}'),
+    (200, b'{"result": true}'),
+    (200, b'{"result": "allow", "client_attrs": []}'),
+    (200, b'{"result": "allow", "expire_at": "soon"}'),
+    (200, b'{"result": "allow", "expire_at": 1}'),
+])  # fmt: skip
 def test_what_is_no_clear_allow_lets_none_in(service: Service, client: AccessClient, status: int, body: bytes) -> None:
     service.status, service.body = status, body
     assert client.login("d1", "c", "d1", "::1") is None

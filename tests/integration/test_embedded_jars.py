@@ -327,13 +327,10 @@ class TestFailures:
         with pytest.raises(DownloadError, match="cannot be reached: is there a network"):
             jars.resolve("kafka", Events())
 
-    @pytest.mark.parametrize(
-        ("mirror", "says"),
-        [
-            pytest.param(FAR, "name cannot be resolved: is there a network", id="no name service"),
-            pytest.param("user:secret@mirror", "GATEWAY_MAVEN_MIRROR is no address", id="no address"),
-        ],
-    )
+    @pytest.mark.parametrize(("mirror", "says"), [
+        pytest.param(FAR, "name cannot be resolved: is there a network", id="no name service"),
+        pytest.param("user:secret@mirror", "GATEWAY_MAVEN_MIRROR is no address", id="no address"),
+    ])  # fmt: skip
     def test_a_mirror_that_cannot_be_found(
         self, mirror: str, says: str, cache: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -350,23 +347,20 @@ class TestFailures:
 
 
 class TestMirrorsAndProxies:
-    @pytest.mark.parametrize(
-        ("mirror", "proxy", "wanted", "refusal"),
-        [
-            pytest.param("http://me:s3cr%40t@{at}", "", "me:s3cr@t", "", id="mirror, the right password"),
-            pytest.param(
-                "http://me:s3cret@{at}",
-                "",
-                "me:another",
-                "refuses the user name and password",
-                id="mirror, a wrong one",
-            ),
-            pytest.param("http://{at}", "", "me:s3cret", "wants a user name and password", id="mirror, none"),
-            pytest.param(FAR, "http://{at}", None, "", id="proxy without a password"),
-            pytest.param(FAR, "http://me:s3cr%40t@{at}", "me:s3cr@t", "", id="proxy, the right password"),
-            pytest.param(FAR, "http://{at}", "me:s3cret", "the proxy wants a user name and password", id="proxy, none"),
-        ],
-    )
+    @pytest.mark.parametrize(("mirror", "proxy", "wanted", "refusal"), [
+        pytest.param("http://me:s3cr%40t@{at}", "", "me:s3cr@t", "", id="mirror, the right password"),
+        pytest.param(
+            "http://me:s3cret@{at}",
+            "",
+            "me:another",
+            "refuses the user name and password",
+            id="mirror, a wrong one",
+        ),
+        pytest.param("http://{at}", "", "me:s3cret", "wants a user name and password", id="mirror, none"),
+        pytest.param(FAR, "http://{at}", None, "", id="proxy without a password"),
+        pytest.param(FAR, "http://me:s3cr%40t@{at}", "me:s3cr@t", "", id="proxy, the right password"),
+        pytest.param(FAR, "http://{at}", "me:s3cret", "the proxy wants a user name and password", id="proxy, none"),
+    ])  # fmt: skip
     def test_logins(
         self, mirror: str, proxy: str, wanted: str | None, refusal: str, cache: Path, repository: Repository,
         monkeypatch: pytest.MonkeyPatch,

@@ -132,16 +132,13 @@ async def test_a_secret_that_is_rotated_in_its_file_is_shown_anew(rest: EmqxRest
     assert await asker.nodes()
 
 
-@pytest.mark.parametrize(
-    ("fault", "trouble", "says"),
-    [
-        ("deep", "not_emqx", "is no JSON"),
-        ("html", "not_emqx", "is no JSON. Is this EMQX's dashboard port (18083)"),
-        ("error", "answer", "failed on /nodes (500 NODE_DOWN)"),
-        ("shape", "answer", "does not answer as EMQX 5 does (/nodes: no list)"),
-        ("hang", "unreachable", "has not answered within 0.2s"),
-    ],
-)
+@pytest.mark.parametrize(("fault", "trouble", "says"), [
+    ("deep", "not_emqx", "is no JSON"),
+    ("html", "not_emqx", "is no JSON. Is this EMQX's dashboard port (18083)"),
+    ("error", "answer", "failed on /nodes (500 NODE_DOWN)"),
+    ("shape", "answer", "does not answer as EMQX 5 does (/nodes: no list)"),
+    ("hang", "unreachable", "has not answered within 0.2s"),
+])  # fmt: skip
 async def test_answers_that_are_none(rest: EmqxRest, fault: Any, trouble: str, says: str) -> None:
     rest.fault = fault
     with pytest.raises(EmqxApiError) as caught:

@@ -94,32 +94,29 @@ async def test_a_login_asks_what_the_configuration_says(emqx: EmqxModel, server:
     assert "bad name" not in made.client.client_attrs
 
 
-@pytest.mark.parametrize(
-    ("answer", "lets_in"),
-    [
-        ({"body": {"result": "allow"}}, True),
-        ({"body": b"", "status": 204}, True),
-        ({"body": b"result=allow", "content_type": "application/x-www-form-urlencoded"}, True),
-        ({"body": {"result": "deny"}}, False),
-        ({"body": {"result": "ignore"}}, False),
-        ({"body": {}}, False),
-        ({"body": []}, False),
-        ({"body": {"result": "yes"}}, False),
-        ({"body": b"{"}, False),
-        ({"body": {"result": "allow"}, "content_type": "text/plain"}, False),
-        ({"body": {"result": "allow"}, "content_type": None}, False),
-        ({"body": {"result": "allow"}, "status": 201}, False),
-        ({"body": {"result": "deny"}, "status": 403}, False),
-        ({"body": {"result": "allow"}, "status": 500}, False),
-        ({"body": {"result": "allow", "expire_at": 1}}, False),
-        ({"body": {"result": "allow", "expire_at": int(time.time() * 1000) + 60_000}}, False),
-        ({"body": {"result": "allow", "expire_at": str(int(time.time()) + 86_400)}}, False),
-        ({"body": {"result": "allow", "expire_at": int(time.time()) + 86_400}}, True),
-        ({"body": {"result": "allow", "acl": [{"permission": "allow"}]}}, False),
-        ({"body": {"result": "allow", "acl": {"pub": ["#"]}}}, False),
-        ({"body": {"result": "allow", "client_attrs": ["a"]}}, False),
-    ],
-)
+@pytest.mark.parametrize(("answer", "lets_in"), [
+    ({"body": {"result": "allow"}}, True),
+    ({"body": b"", "status": 204}, True),
+    ({"body": b"result=allow", "content_type": "application/x-www-form-urlencoded"}, True),
+    ({"body": {"result": "deny"}}, False),
+    ({"body": {"result": "ignore"}}, False),
+    ({"body": {}}, False),
+    ({"body": []}, False),
+    ({"body": {"result": "yes"}}, False),
+    ({"body": b"{"}, False),
+    ({"body": {"result": "allow"}, "content_type": "text/plain"}, False),
+    ({"body": {"result": "allow"}, "content_type": None}, False),
+    ({"body": {"result": "allow"}, "status": 201}, False),
+    ({"body": {"result": "deny"}, "status": 403}, False),
+    ({"body": {"result": "allow"}, "status": 500}, False),
+    ({"body": {"result": "allow", "expire_at": 1}}, False),
+    ({"body": {"result": "allow", "expire_at": int(time.time() * 1000) + 60_000}}, False),
+    ({"body": {"result": "allow", "expire_at": str(int(time.time()) + 86_400)}}, False),
+    ({"body": {"result": "allow", "expire_at": int(time.time()) + 86_400}}, True),
+    ({"body": {"result": "allow", "acl": [{"permission": "allow"}]}}, False),
+    ({"body": {"result": "allow", "acl": {"pub": ["#"]}}}, False),
+    ({"body": {"result": "allow", "client_attrs": ["a"]}}, False),
+])  # fmt: skip
 async def test_what_an_answer_to_a_login_leads_to(
     emqx: EmqxModel, server: Scripted, answer: dict[str, Any], *, lets_in: bool
 ) -> None:
@@ -128,18 +125,15 @@ async def test_what_an_answer_to_a_login_leads_to(
     assert isinstance(made, Connection) is lets_in, made
 
 
-@pytest.mark.parametrize(
-    ("answer", "by"),
-    [
-        ({"body": {"result": "deny"}}, "http"),
-        ({"body": {"result": "ignore"}}, "file"),
-        ({"body": {}}, "file"),
-        ({"body": b"{"}, "file"),
-        ({"body": {"result": "allow"}, "status": 403}, "file"),
-        ({"body": {"result": "allow"}, "status": 500}, "file"),
-        ({"body": {"result": "allow"}, "content_type": "text/html"}, "file"),
-    ],
-)
+@pytest.mark.parametrize(("answer", "by"), [
+    ({"body": {"result": "deny"}}, "http"),
+    ({"body": {"result": "ignore"}}, "file"),
+    ({"body": {}}, "file"),
+    ({"body": b"{"}, "file"),
+    ({"body": {"result": "allow"}, "status": 403}, "file"),
+    ({"body": {"result": "allow"}, "status": 500}, "file"),
+    ({"body": {"result": "allow"}, "content_type": "text/html"}, "file"),
+])  # fmt: skip
 async def test_no_answer_but_a_clear_one_lets_publish(
     emqx: EmqxModel, server: Scripted, answer: dict[str, Any], by: str
 ) -> None:

@@ -175,14 +175,11 @@ async def test_a_command_on_this_machine_asks_with_the_settings_own_token(author
             await asyncio.to_thread(ask, other, "/status", timeout_s=20)
 
 
-@pytest.mark.parametrize(
-    ("said", "problem"),
-    [
-        (b"220 mail.example\r\n", "does not speak HTTP"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\nhalf a", "was cut off"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nhalf a\r\n", "does not speak HTTP"),
-    ],
-)
+@pytest.mark.parametrize(("said", "problem"), [
+    (b"220 mail.example\r\n", "does not speak HTTP"),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\nhalf a", "was cut off"),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nhalf a\r\n", "does not speak HTTP"),
+])  # fmt: skip
 async def test_a_command_that_meets_something_else_says_so(said: bytes, problem: str) -> None:
     async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")  # or the close would be a reset

@@ -114,13 +114,10 @@ async def test_many_are_created_at_once_and_twice_at_the_same_time(backend: Kafk
     await asyncio.gather(*(ensure(backend, *topics, create=True, partitions=1) for _ in range(3)))
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"replication": 3}, "replication factor of 3"),
-        ({"declare": ({"name": "declared", "replication": 2},)}, "replication factor of 2"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "words"), [
+    ({"replication": 3}, "replication factor of 3"),
+    ({"declare": ({"name": "declared", "replication": 2},)}, "replication factor of 2"),
+])  # fmt: skip
 async def test_what_kafka_cannot_create_is_told_in_its_words(
     backend: KafkaBackend, settings: dict[str, Any], words: str
 ) -> None:

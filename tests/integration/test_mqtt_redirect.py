@@ -102,16 +102,13 @@ async def test_a_target_that_cannot_be_reached_does_not_strand_the_session() -> 
         await until(lambda: session.subscribed, "it is let in")
 
 
-@pytest.mark.parametrize(
-    ("properties", "redirect", "words"),
-    [
-        (b"", "follow", "it did not say which"),
-        (packets.server_reference("169.254.169.254:80"), "follow", "no broker can be"),
-        (packets.server_reference("127.0.0.1:1"), "configured", "none of mqtt.addresses"),
-        (packets.server_reference("127.0.0.1:1"), "never", "mqtt.redirect"),
-        (packets.server_reference(b"\xff\xfe"), "follow", ""),  # no UTF-8: whatever is said, it goes on
-    ],
-)
+@pytest.mark.parametrize(("properties", "redirect", "words"), [
+    (b"", "follow", "it did not say which"),
+    (packets.server_reference("169.254.169.254:80"), "follow", "no broker can be"),
+    (packets.server_reference("127.0.0.1:1"), "configured", "none of mqtt.addresses"),
+    (packets.server_reference("127.0.0.1:1"), "never", "mqtt.redirect"),
+    (packets.server_reference(b"\xff\xfe"), "follow", ""),  # no UTF-8: whatever is said, it goes on
+])  # fmt: skip
 async def test_what_is_not_followed_is_said_and_the_session_stays(properties: bytes, redirect: str, words: str) -> None:
     async with ScriptedBroker() as broker, running(broker, redirect=redirect) as (_, session):
         for number in (1, 2):

@@ -166,15 +166,11 @@ async def test_through_an_http_proxy(scheme: str, unique: str, mosquitto: Mosqui
         assert [f"{scheme}://{target}" for target in proxy.targets] == where["addresses"]
 
 
-@pytest.mark.parametrize(
-    ("proxy", "words"),
-    [
-        (ConnectProxy(("gateway", "secret")), "407"),
-        (ConnectProxy(refuse="403 Forbidden"), "403"),
-        (ConnectProxy(refuse="502 Bad Gateway"), "502"),
-    ],
-    ids=["password", "forbidden", "broker not there"],
-)
+@pytest.mark.parametrize(("proxy", "words"), [
+    (ConnectProxy(("gateway", "secret")), "407"),
+    (ConnectProxy(refuse="403 Forbidden"), "403"),
+    (ConnectProxy(refuse="502 Bad Gateway"), "502"),
+], ids=["password", "forbidden", "broker not there"])  # fmt: skip
 async def test_a_refusing_proxy_is_named(proxy: ConnectProxy, words: str, unique: str, mosquitto: Mosquitto) -> None:
     async with proxy:
         settings = {"host": "127.0.0.1", "port": proxy.port}

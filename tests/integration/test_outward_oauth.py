@@ -249,23 +249,20 @@ async def test_the_type_of_a_token_is_looked_at(provider: IdentityProvider, cloc
         assert (await source.current()).token == provider.issued[0]
 
 
-@pytest.mark.parametrize(
-    ("expires_in", "opaque", "life_s"),
-    [
-        (60, True, 60),
-        ("60", True, 60),
-        (60.5, True, 60),
-        (60, False, 60),  # its exp says 300: what the provider counts needs no clock to agree with ours
-        (None, False, 300),
-        (None, True, 120),
-        (0, True, 120),
-        (-5, False, 300),
-        ("soon", True, 120),
-        (True, True, 120),
-        (10**15, True, 120),
-        ([60], True, 120),
-    ],
-)
+@pytest.mark.parametrize(("expires_in", "opaque", "life_s"), [
+    (60, True, 60),
+    ("60", True, 60),
+    (60.5, True, 60),
+    (60, False, 60),  # its exp says 300: what the provider counts needs no clock to agree with ours
+    (None, False, 300),
+    (None, True, 120),
+    (0, True, 120),
+    (-5, False, 300),
+    ("soon", True, 120),
+    (True, True, 120),
+    (10**15, True, 120),
+    ([60], True, 120),
+])  # fmt: skip
 async def test_how_long_a_token_is_good(
     provider: IdentityProvider, clock: Clock, expires_in: Any, life_s: int, *, opaque: bool
 ) -> None:

@@ -122,22 +122,19 @@ def test_a_topic_of_statuses_is_made_with_the_partitions_of_its_commands(
 ROUTE = {"routes": [{"name": "r", "topic": "t"}]}
 
 
-@pytest.mark.parametrize(
-    ("declared", "more", "there", "kind", "says"),
-    [
-        ({}, ROUTE, (), "create", "12 partitions, the broker's default replication"),
-        ({"partitions": 1, "replication": 3, "retention": "1d"}, {}, (), "create",
-            "1 partition, replication 3, retention.ms=86400000"),
-        ({"partitions": 4}, {}, (1,), "grow", ""),
-        ({"partitions": 4}, {}, (3,), "grow", ""),
-        ({"partitions": 4}, {}, (4,), "nothing", ""),
-        ({"partitions": 4}, {}, (5,), "differs", "partitions cannot be removed"),
-        ({}, ROUTE, (3,), "nothing", ""),  # 12 is the default, and for topics that are made
-        ({}, {**ROUTE, "partitions": 6}, (3,), "differs", "name it in kafka.topics.declare"),
-        ({"replication": 3}, {}, (3, 1), "differs", "kafka-reassign-partitions.sh"),
-        ({"replication": -1}, {}, (3, 1), "nothing", ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("declared", "more", "there", "kind", "says"), [
+    ({}, ROUTE, (), "create", "12 partitions, the broker's default replication"),
+    ({"partitions": 1, "replication": 3, "retention": "1d"}, {}, (), "create",
+        "1 partition, replication 3, retention.ms=86400000"),
+    ({"partitions": 4}, {}, (1,), "grow", ""),
+    ({"partitions": 4}, {}, (3,), "grow", ""),
+    ({"partitions": 4}, {}, (4,), "nothing", ""),
+    ({"partitions": 4}, {}, (5,), "differs", "partitions cannot be removed"),
+    ({}, ROUTE, (3,), "nothing", ""),  # 12 is the default, and for topics that are made
+    ({}, {**ROUTE, "partitions": 6}, (3,), "differs", "name it in kafka.topics.declare"),
+    ({"replication": 3}, {}, (3, 1), "differs", "kafka-reassign-partitions.sh"),
+    ({"replication": -1}, {}, (3, 1), "nothing", ""),
+])  # fmt: skip
 def test_a_topic_becomes_what_the_settings_say_in_so_many_words(
     declared: dict[str, object], more: dict[str, Any], there: tuple[int, ...], kind: str, says: str
 ) -> None:

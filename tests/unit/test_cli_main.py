@@ -175,17 +175,14 @@ def test_whose_output_nobody_reads_ends_silently_and_not_as_done(arguments: tupl
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize(
-    ("words", "status", "out", "err"),
-    [
-        ("--version >/dev/full", 69, "", "gateway: The output cannot be written: No space left on device.\n"),
-        ("routes list --config none 2>/dev/full", 78, "", ""),
-        ("explain a - --offline --json <&- 2>&-", 0, '"route": "a"', ""),
-        ("explain a - --offline >&- <&-", 0, "", ""),
-        ("config check --config none >&- 2>&- <&-", 78, "", ""),
-        ("config check >&-", 0, "", ""),
-    ],
-)
+@pytest.mark.parametrize(("words", "status", "out", "err"), [
+    ("--version >/dev/full", 69, "", "gateway: The output cannot be written: No space left on device.\n"),
+    ("routes list --config none 2>/dev/full", 78, "", ""),
+    ("explain a - --offline --json <&- 2>&-", 0, '"route": "a"', ""),
+    ("explain a - --offline >&- <&-", 0, "", ""),
+    ("config check --config none >&- 2>&- <&-", 78, "", ""),
+    ("config check >&-", 0, "", ""),
+])  # fmt: skip
 def test_a_standard_stream_may_be_closed_or_full(
     words: str, status: int, out: str, err: str, unbuffered: str, tmp_path: Path
 ) -> None:
@@ -225,13 +222,10 @@ def test_a_span_without_any_time_proves_nothing_and_is_refused(words: str, cli: 
     assert cli(*words.split(), *span, status=2).err == "gateway: --since is not before --until.\n"
 
 
-@pytest.mark.parametrize(
-    ("words", "status"),
-    [
-        ("config check", 78), ("reload", 78), ("restart", 78), ("retire", 78), ("identity show", 78),
-        ("acknowledge", 1), ("spool status", 1), ("spool export x", 1), ("auth user list", 1), ("auth init", 1),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "status"), [
+    ("config check", 78), ("reload", 78), ("restart", 78), ("retire", 78), ("identity show", 78),
+    ("acknowledge", 1), ("spool status", 1), ("spool export x", 1), ("auth user list", 1), ("auth init", 1),
+])  # fmt: skip
 def test_a_data_dir_that_this_user_may_not_enter_is_named(words: str, status: int, cli: Cli, tmp_path: Path) -> None:
     """A name that is too long stands for it: root may enter every folder. A gateway that cannot be seen may run."""
     file = tmp_path / "gateway.toml"

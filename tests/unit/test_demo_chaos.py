@@ -245,15 +245,12 @@ def test_counters_add_up_over_lives_and_gauges_are_as_they_are() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("worker", "facts"),
-    [
-        ({"pid": 7, "sessions": [{"subscribed": True}, {"subscribed": True}]}, WorkerFacts(7, serves=True)),
-        ({"pid": 7, "sessions": [{"subscribed": True}, {"subscribed": False}]}, WorkerFacts(7, serves=False)),
-        ({"pid": 7, "sessions": []}, WorkerFacts(7, serves=False)),
-        ({"pid": None, "up": False}, WorkerFacts(None, serves=False)),
-    ],
-)
+@pytest.mark.parametrize(("worker", "facts"), [
+    ({"pid": 7, "sessions": [{"subscribed": True}, {"subscribed": True}]}, WorkerFacts(7, serves=True)),
+    ({"pid": 7, "sessions": [{"subscribed": True}, {"subscribed": False}]}, WorkerFacts(7, serves=False)),
+    ({"pid": 7, "sessions": []}, WorkerFacts(7, serves=False)),
+    ({"pid": None, "up": False}, WorkerFacts(None, serves=False)),
+])  # fmt: skip
 def test_a_worker_serves_when_it_has_all_its_sessions(worker: dict[str, Any], facts: WorkerFacts) -> None:
     assert read_worker(json.dumps({"workers": [worker]})) == facts
 

@@ -157,19 +157,16 @@ def test_a_tail_gives_each_complete_line_once(tmp_path: Path) -> None:
 # ── what is read back ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("value", "identity"),
-    [
-        (b'{"device":"d","seq":3,"ts":17,"type":"pump"}', Identity("d", 3, 17)),
-        (b'{"device":"d","seq":"3","ts":17}', None),
-        (b'{"device":"d","seq":true,"ts":17}', None),
-        (b'{"device":"d"}', None),
-        (b"[1,2]", None),
-        (b"\xff\xfe", None),
-        (b"", None),
-        (None, None),
-    ],
-)
+@pytest.mark.parametrize(("value", "identity"), [
+    (b'{"device":"d","seq":3,"ts":17,"type":"pump"}', Identity("d", 3, 17)),
+    (b'{"device":"d","seq":"3","ts":17}', None),
+    (b'{"device":"d","seq":true,"ts":17}', None),
+    (b'{"device":"d"}', None),
+    (b"[1,2]", None),
+    (b"\xff\xfe", None),
+    (b"", None),
+    (None, None),
+])  # fmt: skip
 def test_an_identity_is_read_from_the_payload_or_not_at_all(value: bytes | None, identity: Identity | None) -> None:
     assert read_identity(value) == identity
 

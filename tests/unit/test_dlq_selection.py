@@ -31,18 +31,15 @@ def letter(**changes: object) -> DeadLetter:
     return DeadLetter(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("text", "ms"),
-    [
-        ("2h", NOW_MS - 7_200_000),
-        ("1d12h", NOW_MS - 129_600_000),
-        ("1.5s", NOW_MS - 1_500),
-        ("2025-11-21", round(datetime(2025, 11, 21, tzinfo=UTC).timestamp() * 1000)),
-        ("2025-11-21T08:30", round(datetime(2025, 11, 21, 8, 30, tzinfo=UTC).timestamp() * 1000)),
-        ("2025-11-21T08:30+02:00", round(datetime(2025, 11, 21, 6, 30, tzinfo=UTC).timestamp() * 1000)),
-        ("2025-11-21T08:30:00.250Z", round(datetime(2025, 11, 21, 8, 30, tzinfo=UTC).timestamp() * 1000) + 250),
-    ],
-)
+@pytest.mark.parametrize(("text", "ms"), [
+    ("2h", NOW_MS - 7_200_000),
+    ("1d12h", NOW_MS - 129_600_000),
+    ("1.5s", NOW_MS - 1_500),
+    ("2025-11-21", round(datetime(2025, 11, 21, tzinfo=UTC).timestamp() * 1000)),
+    ("2025-11-21T08:30", round(datetime(2025, 11, 21, 8, 30, tzinfo=UTC).timestamp() * 1000)),
+    ("2025-11-21T08:30+02:00", round(datetime(2025, 11, 21, 6, 30, tzinfo=UTC).timestamp() * 1000)),
+    ("2025-11-21T08:30:00.250Z", round(datetime(2025, 11, 21, 8, 30, tzinfo=UTC).timestamp() * 1000) + 250),
+])  # fmt: skip
 def test_a_moment(text: str, ms: int) -> None:
     assert parse_moment(text, NOW_MS) == ms
 
@@ -64,22 +61,19 @@ def test_a_place() -> None:
     assert find([letter()], Place("dead", 0, 42)) is None
 
 
-@pytest.mark.parametrize(
-    ("wanted", "takes"),
-    [
-        (Filter(), True),
-        (Filter(reasons=("too_large",), routes=("telemetry", "x"), devices=("d7",)), True),
-        (Filter(reasons=("missing_value",)), False),
-        (Filter(routes=("x",)), False),
-        (Filter(devices=("d8",)), False),
-        (Filter(mqtt_filters=("devices/+/state",)), True),
-        (Filter(mqtt_filters=("devices/#", "x")), True),
-        (Filter(mqtt_filters=("devices/+",)), False),
-        (Filter(since_ms=NOW_MS, until_ms=NOW_MS + 1), True),
-        (Filter(since_ms=NOW_MS + 1), False),
-        (Filter(until_ms=NOW_MS), False),
-    ],
-)
+@pytest.mark.parametrize(("wanted", "takes"), [
+    (Filter(), True),
+    (Filter(reasons=("too_large",), routes=("telemetry", "x"), devices=("d7",)), True),
+    (Filter(reasons=("missing_value",)), False),
+    (Filter(routes=("x",)), False),
+    (Filter(devices=("d8",)), False),
+    (Filter(mqtt_filters=("devices/+/state",)), True),
+    (Filter(mqtt_filters=("devices/#", "x")), True),
+    (Filter(mqtt_filters=("devices/+",)), False),
+    (Filter(since_ms=NOW_MS, until_ms=NOW_MS + 1), True),
+    (Filter(since_ms=NOW_MS + 1), False),
+    (Filter(until_ms=NOW_MS), False),
+])  # fmt: skip
 def test_a_filter(wanted: Filter, takes: bool) -> None:
     assert wanted.takes(letter()) is takes
 

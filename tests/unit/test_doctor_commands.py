@@ -45,24 +45,21 @@ def test_commands_that_are_well() -> None:
     assert kafka(configured(**{"retention.ms": "-1"}))["command_topics"].severity is OK, "kept for ever"
 
 
-@pytest.mark.parametrize(
-    ("facts", "name", "severity", "says"),
-    [
-        (replace(WELL, partitions={"statuses": 12}), "command_topics", FAIL, "commands is not there"),
-        (configured(**{"cleanup.policy": "compact"}), "command_topics", FAIL, "is compacted"),
-        (configured(**{"retention.ms": "59999"}), "command_topics", FAIL, "before they expire (1m)"),
-        (replace(WELL, configs={}, problems={"configs": "No."}), "command_topics", SKIPPED, "No."),
-        (replace(WELL, partitions={"commands": 12}), "command_status", FAIL, "statuses is not there"),
-        (replace(WELL, partitions={"commands": 12, "statuses": 6}), "command_status", FAIL, "has 6 partitions"),
-        (
-            replace(WELL, configs={**WELL.configs, "statuses": {"cleanup.policy": "delete"}}),
-            "command_status", WARN, "not compacted",
-        ),
-        (replace(WELL, groups={}, problems={GROUP: "No right."}), "command_group", WARN, "No right."),
-        (replace(WELL, groups={}), "command_group", SKIPPED, "no consumer group yet"),
-        (replace(WELL, problems={"topics": "Silent."}), "command_status", SKIPPED, "Silent."),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("facts", "name", "severity", "says"), [
+    (replace(WELL, partitions={"statuses": 12}), "command_topics", FAIL, "commands is not there"),
+    (configured(**{"cleanup.policy": "compact"}), "command_topics", FAIL, "is compacted"),
+    (configured(**{"retention.ms": "59999"}), "command_topics", FAIL, "before they expire (1m)"),
+    (replace(WELL, configs={}, problems={"configs": "No."}), "command_topics", SKIPPED, "No."),
+    (replace(WELL, partitions={"commands": 12}), "command_status", FAIL, "statuses is not there"),
+    (replace(WELL, partitions={"commands": 12, "statuses": 6}), "command_status", FAIL, "has 6 partitions"),
+    (
+        replace(WELL, configs={**WELL.configs, "statuses": {"cleanup.policy": "delete"}}),
+        "command_status", WARN, "not compacted",
+    ),
+    (replace(WELL, groups={}, problems={GROUP: "No right."}), "command_group", WARN, "No right."),
+    (replace(WELL, groups={}), "command_group", SKIPPED, "no consumer group yet"),
+    (replace(WELL, problems={"topics": "Silent."}), "command_status", SKIPPED, "Silent."),
+])  # fmt: skip
 def test_what_kafka_tells(facts: CommandFacts, name: str, severity: Severity, says: str) -> None:
     check = kafka(facts)[name]
     assert check.severity is severity, check.text

@@ -41,22 +41,19 @@ def test_a_machine_that_is_well() -> None:
     assert {check.severity for check in host().values()} == {OK}
 
 
-@pytest.mark.parametrize(
-    ("changes", "name", "severity", "says"),
-    [
-        ({"writable": False}, "data_dir", FAIL, "may not be written"),
-        ({"read_only": True}, "data_dir", FAIL, "read-only"),
-        ({"kind": "nfs4"}, "data_dir", WARN, "network file system"),
-        ({"kind": "tmpfs"}, "data_dir", WARN, "in memory"),
-        ({"kind": "overlay"}, "data_dir", WARN, "container"),
-        ({"free": 3 * GIB}, "disk", WARN, "before the spool is"),
-        ({"free": 3 * GIB, "spooled": 2 * GIB}, "disk", OK, "2.1 GiB more"),
-        ({"free": 1 << 20}, "disk", FAIL, "it is full"),
-        ({"free_inodes": 3}, "disk", FAIL, "inodes"),
-        ({"fsync_s": 3.1}, "fsync", WARN, "3.1 s"),
-        ({"fsync_s": None}, "fsync", SKIPPED, "data_dir is not there yet"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "name", "severity", "says"), [
+    ({"writable": False}, "data_dir", FAIL, "may not be written"),
+    ({"read_only": True}, "data_dir", FAIL, "read-only"),
+    ({"kind": "nfs4"}, "data_dir", WARN, "network file system"),
+    ({"kind": "tmpfs"}, "data_dir", WARN, "in memory"),
+    ({"kind": "overlay"}, "data_dir", WARN, "container"),
+    ({"free": 3 * GIB}, "disk", WARN, "before the spool is"),
+    ({"free": 3 * GIB, "spooled": 2 * GIB}, "disk", OK, "2.1 GiB more"),
+    ({"free": 1 << 20}, "disk", FAIL, "it is full"),
+    ({"free_inodes": 3}, "disk", FAIL, "inodes"),
+    ({"fsync_s": 3.1}, "fsync", WARN, "3.1 s"),
+    ({"fsync_s": None}, "fsync", SKIPPED, "data_dir is not there yet"),
+])  # fmt: skip
 def test_disks(changes: dict[str, Any], name: str, severity: Severity, says: str) -> None:
     check = host(replace(HOST, disk=replace(DISK, **changes)))[name]
     assert check.severity is severity
@@ -82,23 +79,20 @@ def test_the_disk_s_writes_are_measured_and_leave_nothing(tmp_path: Path, monkey
     assert slow.fsync_s == 1.0, "one write, for a second is long enough"
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "severity"),
-    [
-        ("descriptors", {"descriptor_limit": 64}, FAIL),
-        ("descriptors", {"descriptor_limit": 128}, WARN),
-        ("descriptors", {"processes": (ProcessFacts(7, 900, 1000),)}, WARN),
-        # The limit that counts is that of the running processes.
-        ("descriptors", {"processes": (ProcessFacts(7, 40, 20_000),), "descriptor_limit": 64}, OK),
-        ("memory", {"memory_limit": 128 << 20}, FAIL),
-        ("memory", {"memory_limit": 280 << 20}, WARN),
-        ("memory", {"memory_limit": None, "memory_available": GIB}, OK),
-        ("memory", {"memory_limit": None, "memory_available": None}, SKIPPED),
-        ("cpu", {"cpu_pressure": 0.4}, OK),
-        ("cpu", {"cpu_pressure": 0.9}, WARN),
-        ("cpu", {"cpu_pressure": None}, SKIPPED),
-    ],
-)
+@pytest.mark.parametrize(("name", "changes", "severity"), [
+    ("descriptors", {"descriptor_limit": 64}, FAIL),
+    ("descriptors", {"descriptor_limit": 128}, WARN),
+    ("descriptors", {"processes": (ProcessFacts(7, 900, 1000),)}, WARN),
+    # The limit that counts is that of the running processes.
+    ("descriptors", {"processes": (ProcessFacts(7, 40, 20_000),), "descriptor_limit": 64}, OK),
+    ("memory", {"memory_limit": 128 << 20}, FAIL),
+    ("memory", {"memory_limit": 280 << 20}, WARN),
+    ("memory", {"memory_limit": None, "memory_available": GIB}, OK),
+    ("memory", {"memory_limit": None, "memory_available": None}, SKIPPED),
+    ("cpu", {"cpu_pressure": 0.4}, OK),
+    ("cpu", {"cpu_pressure": 0.9}, WARN),
+    ("cpu", {"cpu_pressure": None}, SKIPPED),
+])  # fmt: skip
 def test_descriptors_memory_and_cpu(name: str, changes: dict[str, Any], severity: Severity) -> None:
     assert host(replace(HOST, **changes))[name].severity is severity
 
@@ -273,13 +267,10 @@ class Source:
         return self._credential
 
 
-@pytest.mark.parametrize(
-    ("left_s", "error", "severity"),
-    [
-        (3600, None, OK), (None, None, OK), (20, None, WARN), (-5, None, FAIL),
-        (1, GatewayError("The issuer is away."), FAIL),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("left_s", "error", "severity"), [
+    (3600, None, OK), (None, None, OK), (20, None, WARN), (-5, None, FAIL),
+    (1, GatewayError("The issuer is away."), FAIL),
+])  # fmt: skip
 async def test_tokens(left_s: float | None, error: GatewayError | None, severity: Severity) -> None:
     findings = Findings("config")
     source: Any = Source(left_s, error)  # made here: its time runs

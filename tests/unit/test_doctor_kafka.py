@@ -71,17 +71,14 @@ def test_a_leader_that_refuses_as_it_must_is_well() -> None:
     assert checks["produce"].facts["partitions"] == 2
 
 
-@pytest.mark.parametrize(
-    ("error", "severity", "status", "says"),
-    [
-        ("TOPIC_AUTHORIZATION_FAILED", FAIL, ExitStatus.REFUSED, "user 'gw' write to t/0"),
-        ("NOT_ENOUGH_REPLICAS", FAIL, ExitStatus.UNAVAILABLE, "min.insync.replicas"),
-        ("KAFKA_STORAGE_ERROR", FAIL, ExitStatus.FAILED, "disk of t/0"),
-        ("NOT_LEADER_FOR_PARTITION", WARN, ExitStatus.FAILED, "moving just now"),
-        ("", FAIL, ExitStatus.FAILED, "no Apache Kafka"),
-        ("POLICY_VIOLATION", FAIL, ExitStatus.FAILED, "POLICY_VIOLATION"),
-    ],
-)
+@pytest.mark.parametrize(("error", "severity", "status", "says"), [
+    ("TOPIC_AUTHORIZATION_FAILED", FAIL, ExitStatus.REFUSED, "user 'gw' write to t/0"),
+    ("NOT_ENOUGH_REPLICAS", FAIL, ExitStatus.UNAVAILABLE, "min.insync.replicas"),
+    ("KAFKA_STORAGE_ERROR", FAIL, ExitStatus.FAILED, "disk of t/0"),
+    ("NOT_LEADER_FOR_PARTITION", WARN, ExitStatus.FAILED, "moving just now"),
+    ("", FAIL, ExitStatus.FAILED, "no Apache Kafka"),
+    ("POLICY_VIOLATION", FAIL, ExitStatus.FAILED, "POLICY_VIOLATION"),
+])  # fmt: skip
 def test_what_a_leader_answers_is_told_apart(error: str, severity: Severity, status: ExitStatus, says: str) -> None:
     produce = judged(broker(produced=took(error)))["produce"]
     assert (produce.severity, produce.status) == (severity, status)
@@ -113,14 +110,11 @@ def test_a_broker_that_others_have_replaced_holds_nobody_up() -> None:
     assert "None of the gateway's partitions waits for it" in text
 
 
-@pytest.mark.parametrize(
-    ("kind", "status", "says"),
-    [
-        ("refused", ExitStatus.REFUSED, "refuses the gateway as 'gw'"),
-        ("closed", ExitStatus.UNAVAILABLE, "hangs up"),
-        ("token", ExitStatus.UNAVAILABLE, "no token"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "status", "says"), [
+    ("refused", ExitStatus.REFUSED, "refuses the gateway as 'gw'"),
+    ("closed", ExitStatus.UNAVAILABLE, "hangs up"),
+    ("token", ExitStatus.UNAVAILABLE, "no token"),
+])  # fmt: skip
 def test_other_ends_of_a_login(kind: Any, status: ExitStatus, says: str) -> None:
     login = judged(broker(login=ProbeError("why", kind, 0.1)))["login"]
     assert (login.severity, login.status) == (FAIL, status)
@@ -181,15 +175,12 @@ def test_topics_that_are_well() -> None:
     assert {check.severity for check in topics(known(layout(1, 1))).values()} == {OK}
 
 
-@pytest.mark.parametrize(
-    ("error", "create", "severity", "status"),
-    [
-        ("UNKNOWN_TOPIC_OR_PARTITION", False, FAIL, ExitStatus.UNAVAILABLE),
-        ("UNKNOWN_TOPIC_OR_PARTITION", True, OK, None),
-        ("TOPIC_AUTHORIZATION_FAILED", True, FAIL, ExitStatus.REFUSED),
-        ("INVALID_TOPIC_EXCEPTION", True, FAIL, ExitStatus.FAILED),
-    ],
-)
+@pytest.mark.parametrize(("error", "create", "severity", "status"), [
+    ("UNKNOWN_TOPIC_OR_PARTITION", False, FAIL, ExitStatus.UNAVAILABLE),
+    ("UNKNOWN_TOPIC_OR_PARTITION", True, OK, None),
+    ("TOPIC_AUTHORIZATION_FAILED", True, FAIL, ExitStatus.REFUSED),
+    ("INVALID_TOPIC_EXCEPTION", True, FAIL, ExitStatus.FAILED),
+])  # fmt: skip
 def test_a_topic_that_is_not_there(error: str, create: bool, severity: Severity, status: ExitStatus | None) -> None:
     found = known(replace(layout(), topics={}, errors={"t": error}))
     check = topics(replace(found, ours=()), kafka={"topics": {"create": create}})["topics"]
@@ -233,16 +224,13 @@ def test_copies_against_brokers() -> None:
     assert topics(known(alone))["replication"].severity is OK
 
 
-@pytest.mark.parametrize(
-    ("value", "in_sync", "severity", "says"),
-    [
-        ("2", (1, 2), OK, ""),
-        ("2", (1,), FAIL, "t/0"),
-        ("3", (1, 2, 3), WARN, "any broker that is away stops"),
-        ("1", (1, 2, 3), WARN, "may mean one copy"),
-        ("5", (1, 2, 3), OK, ""),  # Kafka takes the number of replicas
-    ],
-)
+@pytest.mark.parametrize(("value", "in_sync", "severity", "says"), [
+    ("2", (1, 2), OK, ""),
+    ("2", (1,), FAIL, "t/0"),
+    ("3", (1, 2, 3), WARN, "any broker that is away stops"),
+    ("1", (1, 2, 3), WARN, "may mean one copy"),
+    ("5", (1, 2, 3), OK, ""),  # Kafka takes the number of replicas
+])  # fmt: skip
 def test_min_insync_against_acks_all(value: str, in_sync: tuple[int, ...], severity: Severity, says: str) -> None:
     check = topics(known(layout(1, in_sync=in_sync)), minimum(value))["min_insync"]
     assert check.severity is severity, check.text
@@ -340,26 +328,23 @@ def disk(*arguments: Any) -> dict[str, Any]:
     return {"log_dirs": Answers({1: (LogDir("/d", *arguments, ()),)})}
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "severity", "says"),
-    [
-        ("quorum", {"quorum": {"voters": LAGGING}}, WARN, "voter 3 is 90 records behind, last seen 60 s ago"),
-        ("quorum", {"quorum": {"voters": LAGGING}}, WARN, "one more that fails"),
-        ("clock", {"quorum": {"clock_ahead_seconds": 0.5}}, OK, ""),
-        ("clock", {"quorum": {"clock_ahead_seconds": 60.0}}, WARN, ""),
-        ("clock", {"quorum": {"clock_ahead_seconds": -60.0}}, WARN, ""),
-        ("clock", {"quorum": {"clock_ahead_seconds": -4000.0}}, FAIL, ""),
-        ("clock", {"quorum": {"clock_ahead_seconds": None}}, SKIPPED, ""),
-        ("message_size", {"topics": {"t": {"max.message.bytes": "200000"}}}, WARN, "t: 195.3 KiB"),
-        ("auto_create", {"brokers": {1: {"auto.create.topics.enable": "true"}}}, WARN, ""),
-        ("log_dirs", disk(None, 100, 50), OK, ""),
-        ("log_dirs", disk(None, 100, 10), WARN, ""),
-        ("log_dirs", disk(None, 100, 3), FAIL, ""),
-        ("log_dirs", disk("KafkaStorageError", None, None), FAIL, ""),
-        ("log_dirs", disk(None, None, None), OK, ""),
-        ("reassignments", {"reassignments": (Reassignment("t", 1, (1, 2, 4), (4,), (3,)),)}, WARN, "t/1"),
-    ],
-)
+@pytest.mark.parametrize(("name", "changes", "severity", "says"), [
+    ("quorum", {"quorum": {"voters": LAGGING}}, WARN, "voter 3 is 90 records behind, last seen 60 s ago"),
+    ("quorum", {"quorum": {"voters": LAGGING}}, WARN, "one more that fails"),
+    ("clock", {"quorum": {"clock_ahead_seconds": 0.5}}, OK, ""),
+    ("clock", {"quorum": {"clock_ahead_seconds": 60.0}}, WARN, ""),
+    ("clock", {"quorum": {"clock_ahead_seconds": -60.0}}, WARN, ""),
+    ("clock", {"quorum": {"clock_ahead_seconds": -4000.0}}, FAIL, ""),
+    ("clock", {"quorum": {"clock_ahead_seconds": None}}, SKIPPED, ""),
+    ("message_size", {"topics": {"t": {"max.message.bytes": "200000"}}}, WARN, "t: 195.3 KiB"),
+    ("auto_create", {"brokers": {1: {"auto.create.topics.enable": "true"}}}, WARN, ""),
+    ("log_dirs", disk(None, 100, 50), OK, ""),
+    ("log_dirs", disk(None, 100, 10), WARN, ""),
+    ("log_dirs", disk(None, 100, 3), FAIL, ""),
+    ("log_dirs", disk("KafkaStorageError", None, None), FAIL, ""),
+    ("log_dirs", disk(None, None, None), OK, ""),
+    ("reassignments", {"reassignments": (Reassignment("t", 1, (1, 2, 4), (4,), (3,)),)}, WARN, "t/1"),
+])  # fmt: skip
 def test_what_differs_from_a_well_cluster(name: str, changes: dict[str, Any], severity: Severity, says: str) -> None:
     check = cluster(cluster_facts(**changes))[name]
     assert check.severity is severity

@@ -56,17 +56,14 @@ def test_a_broker_that_is_well() -> None:
     assert len(checks) == 13
 
 
-@pytest.mark.parametrize(
-    ("visit", "status", "says"),
-    [
-        (Visit(code=0x86), ExitStatus.REFUSED, "bad user name or password"),
-        (Visit(code=0x87), ExitStatus.REFUSED, "not authorised"),
-        (Visit(code=0x84), ExitStatus.UNAVAILABLE, "unsupported protocol version"),
-        (Visit(code=0x97), ExitStatus.UNAVAILABLE, "quota exceeded"),
-        (Visit(5.0, ConnectError("It said nothing.", "timeout")), ExitStatus.UNAVAILABLE, "frozen"),
-        (Visit(0.1, ConnectError("It hung up.", "protocol")), ExitStatus.UNAVAILABLE, "It hung up."),
-    ],
-)
+@pytest.mark.parametrize(("visit", "status", "says"), [
+    (Visit(code=0x86), ExitStatus.REFUSED, "bad user name or password"),
+    (Visit(code=0x87), ExitStatus.REFUSED, "not authorised"),
+    (Visit(code=0x84), ExitStatus.UNAVAILABLE, "unsupported protocol version"),
+    (Visit(code=0x97), ExitStatus.UNAVAILABLE, "quota exceeded"),
+    (Visit(5.0, ConnectError("It said nothing.", "timeout")), ExitStatus.UNAVAILABLE, "frozen"),
+    (Visit(0.1, ConnectError("It hung up.", "protocol")), ExitStatus.UNAVAILABLE, "It hung up."),
+])  # fmt: skip
 def test_who_is_not_let_in_has_no_ground_for_the_rest(visit: Visit, status: ExitStatus, says: str) -> None:
     checks = judged(visit)
     login = checks["login"]
@@ -78,18 +75,15 @@ def test_who_is_not_let_in_has_no_ground_for_the_rest(visit: Visit, status: Exit
     assert (checks["anonymous"].severity is OK) is (visit.code is not None)
 
 
-@pytest.mark.parametrize(
-    ("limits", "name", "severity", "says"),
-    [
-        ({"receive_maximum": 32}, "window", WARN, "25,600 messages a second"),
-        ({"receive_maximum": 2000}, "window", OK, "1000 unacknowledged"),
-        ({"session_expiry": 60}, "session_expiry", WARN, "for 60 s, not for the 3600 s"),
-        ({"maximum_packet_size": 16 << 20}, "packet_size", WARN, "in silence"),
-        ({"maximum_packet_size": 1 << 20}, "packet_size", OK, "up to 1 MiB"),
-        ({"retain_available": 0}, "retain", FAIL, "birth message"),
-        ({"shared_available": 0}, "shared", FAIL, "switched off"),
-    ],
-)
+@pytest.mark.parametrize(("limits", "name", "severity", "says"), [
+    ({"receive_maximum": 32}, "window", WARN, "25,600 messages a second"),
+    ({"receive_maximum": 2000}, "window", OK, "1000 unacknowledged"),
+    ({"session_expiry": 60}, "session_expiry", WARN, "for 60 s, not for the 3600 s"),
+    ({"maximum_packet_size": 16 << 20}, "packet_size", WARN, "in silence"),
+    ({"maximum_packet_size": 1 << 20}, "packet_size", OK, "up to 1 MiB"),
+    ({"retain_available": 0}, "retain", FAIL, "birth message"),
+    ({"shared_available": 0}, "shared", FAIL, "switched off"),
+])  # fmt: skip
 def test_what_the_broker_grants(limits: dict[str, int], name: str, severity: Severity, says: str) -> None:
     check = judged(replace(WELCOME, limits=limits))[name]
     assert check.severity is severity
@@ -102,18 +96,15 @@ def test_retained_messages_are_needed_by_the_birth_message_alone() -> None:
     assert judged(without, status={"enabled": False})["retain"].severity is OK
 
 
-@pytest.mark.parametrize(
-    ("broker", "severity"),
-    [
-        ("", OK),
-        ("mosquitto 2.0.11", WARN),
-        ("mosquitto 2.0.9", WARN),
-        ("mosquitto 2.0.13", OK),
-        ("mosquitto 2.1.2", OK),
-        ("mosquitto 2.1.0-test1", OK),
-        ("VerneMQ 2.0.1", OK),
-    ],
-)
+@pytest.mark.parametrize(("broker", "severity"), [
+    ("", OK),
+    ("mosquitto 2.0.11", WARN),
+    ("mosquitto 2.0.9", WARN),
+    ("mosquitto 2.0.13", OK),
+    ("mosquitto 2.1.2", OK),
+    ("mosquitto 2.1.0-test1", OK),
+    ("VerneMQ 2.0.1", OK),
+])  # fmt: skip
 def test_a_mosquitto_that_overruns_its_window_is_named_with_its_version(broker: str, severity: Severity) -> None:
     check = judged(found=door(broker=broker))["version"]
     assert check.severity is severity
@@ -123,16 +114,13 @@ def test_a_mosquitto_that_overruns_its_window_is_named_with_its_version(broker: 
     assert (old.severity, broker in old.text) == (OK, True), "no window is announced there"
 
 
-@pytest.mark.parametrize(
-    ("said", "broker"),
-    [
-        (b"mosquitto version 2.0.11", "mosquitto 2.0.11"),
-        (b"", ""),
-        (b"\x1b[31mred", ""),
-        ("версия".encode(), ""),
-        (b"x" * 61, ""),
-    ],
-)
+@pytest.mark.parametrize(("said", "broker"), [
+    (b"mosquitto version 2.0.11", "mosquitto 2.0.11"),
+    (b"", ""),
+    (b"\x1b[31mred", ""),
+    ("версия".encode(), ""),
+    (b"x" * 61, ""),
+])  # fmt: skip
 def test_what_a_broker_says_it_is_has_to_look_like_a_name(said: bytes, broker: str) -> None:
     assert broker_name(replace(WELCOME, retained=said)) == broker
     assert broker_name(WELCOME) == broker_name(None) == ""
@@ -144,25 +132,22 @@ def test_a_broker_of_3_1_1_is_not_blamed_for_what_it_cannot_say() -> None:
     assert checks["version"].severity is OK
 
 
-@pytest.mark.parametrize(
-    ("changes", "name", "severity", "says"),
-    [
-        ({"filters": replace(WELCOME, granted=[0x87])}, "shared", FAIL, "devices/# (not authorised (0x87))"),
-        ({"filters": replace(WELCOME, granted=[0x9E])}, "shared", FAIL, "shared subscriptions not supported"),
-        ({"filters": replace(WELCOME, granted=[0])}, "qos", WARN, "devices/# (QoS 0 of 1)"),
-        ({"filters": replace(WELCOME, granted=None)}, "shared", FAIL, "did not answer SUBSCRIBE"),
-        ({"everything": replace(WELCOME, granted=[0])}, "everything", FAIL, "granted to the device's user"),
-        ({"everything": replace(WELCOME, granted=[0x80])}, "everything", OK, "refused"),
-        ({"everything": replace(WELCOME, granted=None)}, "everything", OK, "disconnected"),
-        (
-            {"everything": replace(WELCOME, granted=None, error=ConnectError("No answer.", "timeout"))},
-            "everything", SKIPPED, "No answer.",
-        ),
-        ({"everything": None, "everything_as": None}, "everything", SKIPPED, "--device-user"),
-        ({"everything": None, "everything_as": None, "device": REFUSED}, "everything", SKIPPED,
-            "does not let in the user"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "name", "severity", "says"), [
+    ({"filters": replace(WELCOME, granted=[0x87])}, "shared", FAIL, "devices/# (not authorised (0x87))"),
+    ({"filters": replace(WELCOME, granted=[0x9E])}, "shared", FAIL, "shared subscriptions not supported"),
+    ({"filters": replace(WELCOME, granted=[0])}, "qos", WARN, "devices/# (QoS 0 of 1)"),
+    ({"filters": replace(WELCOME, granted=None)}, "shared", FAIL, "did not answer SUBSCRIBE"),
+    ({"everything": replace(WELCOME, granted=[0])}, "everything", FAIL, "granted to the device's user"),
+    ({"everything": replace(WELCOME, granted=[0x80])}, "everything", OK, "refused"),
+    ({"everything": replace(WELCOME, granted=None)}, "everything", OK, "disconnected"),
+    (
+        {"everything": replace(WELCOME, granted=None, error=ConnectError("No answer.", "timeout"))},
+        "everything", SKIPPED, "No answer.",
+    ),
+    ({"everything": None, "everything_as": None}, "everything", SKIPPED, "--device-user"),
+    ({"everything": None, "everything_as": None, "device": REFUSED}, "everything", SKIPPED,
+        "does not let in the user"),
+])  # fmt: skip
 def test_what_of_our_subscriptions_is_granted_and_what_a_device_may_read(
     changes: dict[str, Any], name: str, severity: Severity, says: str
 ) -> None:
@@ -217,16 +202,13 @@ def test_steps_behind_a_failed_one_say_because_of_which() -> None:
     assert endpoint_checks(REACHED)[0] == ""
 
 
-@pytest.mark.parametrize(
-    ("step", "validity", "says"),
-    [
-        (Step(5, "silent", ""), None, "frozen"),
-        (Step(0, "certificate", "certificate has expired"), Validity(0, NOW_S - 3 * DAY_S), "expired 3 days ago"),
-        (Step(0, "certificate", "self-signed certificate"), Validity(0, NOW_S + 9 * DAY_S), "self-signed"),
-        (Step(0, "tls", "wrong version number"), None, "wrong version number"),
-        (Step(0, "closed", "reset"), None, "reset"),
-    ],
-)
+@pytest.mark.parametrize(("step", "validity", "says"), [
+    (Step(5, "silent", ""), None, "frozen"),
+    (Step(0, "certificate", "certificate has expired"), Validity(0, NOW_S - 3 * DAY_S), "expired 3 days ago"),
+    (Step(0, "certificate", "self-signed certificate"), Validity(0, NOW_S + 9 * DAY_S), "self-signed"),
+    (Step(0, "tls", "wrong version number"), None, "wrong version number"),
+    (Step(0, "closed", "reset"), None, "reset"),
+])  # fmt: skip
 def test_tls_that_does_not_come_about(step: Step, validity: Validity | None, says: str) -> None:
     because, checks = endpoint_checks(replace(REACHED, tls=TlsStep(step, None, validity)), encrypted=True)
     assert "(tls)" in because
@@ -295,30 +277,27 @@ def test_an_emqx_that_is_well() -> None:
     assert {check.severity for check in emqx().values()} == {OK}
 
 
-@pytest.mark.parametrize(
-    ("changes", "name", "severity", "says"),
-    [
-        ({"zone": zone(max_inflight=32)}, "window", WARN, "is 32"),
-        ({"zone": zone(max_mqueue_len=1000)}, "queue", FAIL, "the next restart loses some"),
-        ({"zone": zone(max_mqueue_len=1000), "rate": None}, "queue", WARN, "nobody tells"),
-        ({"zone": zone(max_mqueue_len=None)}, "queue", OK, "without limit"),
-        ({"zone": zone(durable_sessions=True)}, "queue", WARN, "refuses every shared subscription"),
-        ({"zone": zone(max_mailbox=1000)}, "mailbox", FAIL, "at 267 messages a second over 4 sessions"),
-        ({"zone": zone(max_mailbox=1000), "rate": None}, "mailbox", WARN, "nobody tells"),
-        ({"zone": zone(max_mailbox=10_000)}, "mailbox", WARN, "at 2,667 messages"),
-        ({"zone": zone(max_mailbox=None)}, "mailbox", OK, "kills no session"),
-        ({"zone": zone(shared_subscription_strategy="round_robin")}, "strategy", WARN, "overtake"),
-        ({"nodes": [EmqxNode("n1", "stopped", "5.8.9")]}, "nodes", FAIL, "n1 (stopped)"),
-        ({"nodes": [EmqxNode("n1", "stopped", ""), EmqxNode("n2", "running", "5.8.9")]}, "nodes", FAIL,
-            "EMQX 5.8.9 on 2 nodes; not running: n1 (stopped)."),
-        ({"bans": [Ban("clientid", "gateway-0-1", "flapping", "never")]}, "bans", FAIL, "gateway-0-1"),
-        ({"bans": [Ban("clientid", "somebody", "", "infinity")]}, "bans", OK, ""),
-        ({"bans": [Ban("username", "gw", "", "infinity")]}, "bans", FAIL, "username gw"),
-        ({"clients": {}}, "sessions", FAIL, "4 of 4 sessions are not connected"),
-        ({"clients": {}, "runs": False}, "sessions", OK, "no session"),
-        ({"clients": {}}, "drops", SKIPPED, "no session"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "name", "severity", "says"), [
+    ({"zone": zone(max_inflight=32)}, "window", WARN, "is 32"),
+    ({"zone": zone(max_mqueue_len=1000)}, "queue", FAIL, "the next restart loses some"),
+    ({"zone": zone(max_mqueue_len=1000), "rate": None}, "queue", WARN, "nobody tells"),
+    ({"zone": zone(max_mqueue_len=None)}, "queue", OK, "without limit"),
+    ({"zone": zone(durable_sessions=True)}, "queue", WARN, "refuses every shared subscription"),
+    ({"zone": zone(max_mailbox=1000)}, "mailbox", FAIL, "at 267 messages a second over 4 sessions"),
+    ({"zone": zone(max_mailbox=1000), "rate": None}, "mailbox", WARN, "nobody tells"),
+    ({"zone": zone(max_mailbox=10_000)}, "mailbox", WARN, "at 2,667 messages"),
+    ({"zone": zone(max_mailbox=None)}, "mailbox", OK, "kills no session"),
+    ({"zone": zone(shared_subscription_strategy="round_robin")}, "strategy", WARN, "overtake"),
+    ({"nodes": [EmqxNode("n1", "stopped", "5.8.9")]}, "nodes", FAIL, "n1 (stopped)"),
+    ({"nodes": [EmqxNode("n1", "stopped", ""), EmqxNode("n2", "running", "5.8.9")]}, "nodes", FAIL,
+        "EMQX 5.8.9 on 2 nodes; not running: n1 (stopped)."),
+    ({"bans": [Ban("clientid", "gateway-0-1", "flapping", "never")]}, "bans", FAIL, "gateway-0-1"),
+    ({"bans": [Ban("clientid", "somebody", "", "infinity")]}, "bans", OK, ""),
+    ({"bans": [Ban("username", "gw", "", "infinity")]}, "bans", FAIL, "username gw"),
+    ({"clients": {}}, "sessions", FAIL, "4 of 4 sessions are not connected"),
+    ({"clients": {}, "runs": False}, "sessions", OK, "no session"),
+    ({"clients": {}}, "drops", SKIPPED, "no session"),
+])  # fmt: skip
 def test_what_emqx_tells(changes: dict[str, Any], name: str, severity: Severity, says: str) -> None:
     changes = {"rate": 2000.0, **changes}
     check = emqx(**changes)[name]

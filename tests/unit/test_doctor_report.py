@@ -18,17 +18,14 @@ def findings(group: str = "kafka") -> Findings:
     return found
 
 
-@pytest.mark.parametrize(
-    ("statuses", "expected"),
-    [
-        ([], ExitStatus.OK),
-        ([ExitStatus.FAILED], ExitStatus.FAILED),
-        ([ExitStatus.UNAVAILABLE, ExitStatus.FAILED], ExitStatus.UNAVAILABLE),
-        ([ExitStatus.UNAVAILABLE, ExitStatus.REFUSED], ExitStatus.REFUSED),
-        ([ExitStatus.REFUSED, ExitStatus.CONFIG, ExitStatus.UNAVAILABLE], ExitStatus.CONFIG),
-        ([ExitStatus.NOT_FOUND], ExitStatus.FAILED),
-    ],
-)
+@pytest.mark.parametrize(("statuses", "expected"), [
+    ([], ExitStatus.OK),
+    ([ExitStatus.FAILED], ExitStatus.FAILED),
+    ([ExitStatus.UNAVAILABLE, ExitStatus.FAILED], ExitStatus.UNAVAILABLE),
+    ([ExitStatus.UNAVAILABLE, ExitStatus.REFUSED], ExitStatus.REFUSED),
+    ([ExitStatus.REFUSED, ExitStatus.CONFIG, ExitStatus.UNAVAILABLE], ExitStatus.CONFIG),
+    ([ExitStatus.NOT_FOUND], ExitStatus.FAILED),
+])  # fmt: skip
 def test_the_status_is_that_of_what_makes_the_others_moot(statuses: list[ExitStatus], expected: ExitStatus) -> None:
     found = findings()
     for status in statuses:

@@ -80,14 +80,11 @@ class TestPorts:
         with pytest.raises(errors.PortTakenError, match=r"No 1 free ports are left on 127\.0\.0\.1 in 20000-20009"):
             ports.reserve_ports(1)
 
-    @pytest.mark.parametrize(
-        ("text", "inside"),
-        [
-            ("32768 60999", range(15_000, 32_768)),
-            ("1024 60999", range(61_000, 65_536)),
-            ("1024 65535", range(15_000, 65_536)),
-        ],
-    )
+    @pytest.mark.parametrize(("text", "inside"), [
+        ("32768 60999", range(15_000, 32_768)),
+        ("1024 60999", range(61_000, 65_536)),
+        ("1024 65535", range(15_000, 65_536)),
+    ])  # fmt: skip
     def test_the_kernel_s_range_is_avoided(self, monkeypatch: pytest.MonkeyPatch, text: str, inside: range) -> None:
         monkeypatch.setattr(Path, "read_text", lambda _self: text)
         assert ports._candidates() == inside
@@ -297,15 +294,12 @@ class TestServerProperties:
         assert properties["auto.create.topics.enable"] == "true"
         assert properties["new.one"] == "x"
 
-    @pytest.mark.parametrize(
-        ("properties", "text"),
-        [
-            ({"a.b": "c d"}, "a.b=c d\n"),
-            ({"a": " x"}, "a=\\ x\n"),
-            ({"a": "#x"}, "a=\\#x\n"),
-            ({"a": "b\\c\nd\te"}, "a=b\\\\c\\nd\\te\n"),
-            ({"k:=x y": "é€😀"}, "k\\:\\=x\\ y=\\u00e9\\u20ac\\ud83d\\ude00\n"),
-        ],
-    )
+    @pytest.mark.parametrize(("properties", "text"), [
+        ({"a.b": "c d"}, "a.b=c d\n"),
+        ({"a": " x"}, "a=\\ x\n"),
+        ({"a": "#x"}, "a=\\#x\n"),
+        ({"a": "b\\c\nd\te"}, "a=b\\\\c\\nd\\te\n"),
+        ({"k:=x y": "é€😀"}, "k\\:\\=x\\ y=\\u00e9\\u20ac\\ud83d\\ude00\n"),
+    ])  # fmt: skip
     def test_the_text_is_what_java_reads(self, properties: dict[str, str], text: str) -> None:
         assert kafka_config.properties_text(properties) == text

@@ -203,17 +203,14 @@ def begin():
         wait_until(lambda: gone(pid), "the guarded process's end")
         wait_until(lambda: not (tmp_path / "temporary").exists(), "the removal of the temporary directory")
 
-    @pytest.mark.parametrize(
-        "then",
-        [
-            "p = begin()",  # falls off the end
-            "p = begin(); sys.exit(3)",
-            "p = begin(); os._exit(1)",
-            "p = begin(); raise RuntimeError",
-            "p = begin(); os.kill(os.getpid(), signal.SIGKILL)",
-            "p = begin(); p.signal(signal.SIGSTOP); os.kill(os.getpid(), signal.SIGKILL)",
-        ],
-    )
+    @pytest.mark.parametrize("then", [
+        "p = begin()",  # falls off the end
+        "p = begin(); sys.exit(3)",
+        "p = begin(); os._exit(1)",
+        "p = begin(); raise RuntimeError",
+        "p = begin(); os.kill(os.getpid(), signal.SIGKILL)",
+        "p = begin(); p.signal(signal.SIGSTOP); os.kill(os.getpid(), signal.SIGKILL)",
+    ])  # fmt: skip
     def test_ends_the_guarded_one(self, tmp_path: Path, then: str) -> None:
         process, pid = self.helper(tmp_path, then)
         self.check(tmp_path, process, pid)
@@ -262,13 +259,10 @@ class TestWaitingForALine:
         assert match[1] == b"17"
         process.wait(DEADLINE_S)
 
-    @pytest.mark.parametrize(
-        ("code", "says"),
-        [
-            ("print('down')", r"(?s)The broker ended while starting \(status 0\).*    down\n"),
-            ("import os; os.kill(os.getpid(), 9)", "killed by SIGKILL"),
-        ],
-    )
+    @pytest.mark.parametrize(("code", "says"), [
+        ("print('down')", r"(?s)The broker ended while starting \(status 0\).*    down\n"),
+        ("import os; os.kill(os.getpid(), 9)", "killed by SIGKILL"),
+    ])  # fmt: skip
     def test_an_earlier_run_s_lines_do_not_count_and_an_end_is_told(self, tmp_path: Path, code: str, says: str) -> None:
         (tmp_path / "log").write_text("up\n")
         process = GuardedProcess([sys.executable, "-c", code], log=tmp_path / "log")

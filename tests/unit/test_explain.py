@@ -131,21 +131,18 @@ def test_the_command(tmp_path: Path, cli: Cli) -> None:
     assert "no route takes it" in cli("explain", "b", "--offline", "--config", str(file), status=1).out
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["a/+"], "is no topic of a message"),
-        (["a", "xyz", "--encoding", "hex"], "The payload is no hex"),
-        (["a", "@nowhere"], "The payload cannot be read from nowhere: No such file or directory."),
-        (["a", "@/dev/zero"], "from /dev/zero: it has more than 1 MiB; is it the right file?"),
-        (["a", "--properties", "site"], "write NAME=VALUE"),
-        (["a\udcff"], "is no UTF-8 text"),
-        (["d\udcff", "--command"], "is no UTF-8 text"),
-        (["a", "--properties", "site=\udcff"], "is no UTF-8 text"),
-        (["a", "--properties", "payload_format=2"], "payload_format is a number from 0 to 1"),
-        (["a", "--properties", "message_expiry=4294967296"], "message_expiry is a number from 0 to 4294967295"),
-    ],
-)
+@pytest.mark.parametrize(("words", "says"), [
+    (["a/+"], "is no topic of a message"),
+    (["a", "xyz", "--encoding", "hex"], "The payload is no hex"),
+    (["a", "@nowhere"], "The payload cannot be read from nowhere: No such file or directory."),
+    (["a", "@/dev/zero"], "from /dev/zero: it has more than 1 MiB; is it the right file?"),
+    (["a", "--properties", "site"], "write NAME=VALUE"),
+    (["a\udcff"], "is no UTF-8 text"),
+    (["d\udcff", "--command"], "is no UTF-8 text"),
+    (["a", "--properties", "site=\udcff"], "is no UTF-8 text"),
+    (["a", "--properties", "payload_format=2"], "payload_format is a number from 0 to 1"),
+    (["a", "--properties", "message_expiry=4294967296"], "message_expiry is a number from 0 to 4294967295"),
+])  # fmt: skip
 def test_wrong_arguments_say_what_is_right(
     words: list[str], says: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,14 +97,11 @@ def test_batches_that_fail_are_told_when_it_goes_on_and_not_after_one_election(r
     assert "100 of 1000 batches" in problem.text
 
 
-@pytest.mark.parametrize(
-    ("changes", "kind"),
-    [
-        ({"spool": SpoolView(10, 1000, 5, oldest_s=901.0)}, "spool-old"),
-        ({"intervals_waiting": 11}, "ledger-not-written"),
-        ({"half_closed": 21}, "sockets-pile-up"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "kind"), [
+    ({"spool": SpoolView(10, 1000, 5, oldest_s=901.0)}, "spool-old"),
+    ({"intervals_waiting": 11}, "ledger-not-written"),
+    ({"half_closed": 21}, "sockets-pile-up"),
+])  # fmt: skip
 def test_what_stands_too_high(rig: Rig, changes: dict[str, object], kind: str) -> None:
     assert [problem.id for problem in rig.problems(**changes)] == [kind]
 

@@ -332,15 +332,12 @@ async def test_requests_that_come_at_once_are_answered_one_after_the_other(monke
     assert most == 1
 
 
-@pytest.mark.parametrize(
-    ("request_", "status"),
-    [
-        (b"no HTTP at all\r\n\r\n", b"400"),
-        (b"GET /healthz HTTP/1.1\r\n\r\n", b"400"),
-        (b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 20_000 + b"\r\n\r\n", b"431"),
-        (b"GET /healthz HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"411"),
-    ],
-)
+@pytest.mark.parametrize(("request_", "status"), [
+    (b"no HTTP at all\r\n\r\n", b"400"),
+    (b"GET /healthz HTTP/1.1\r\n\r\n", b"400"),
+    (b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 20_000 + b"\r\n\r\n", b"431"),
+    (b"GET /healthz HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"411"),
+])  # fmt: skip
 async def test_what_is_no_request_is_refused_and_ends_its_connection(request_: bytes, status: bytes) -> None:
     worker = Worker()
     async with serving(worker):

@@ -183,17 +183,14 @@ async def test_a_renamed_folder_changed_owners_and_a_new_mount_are_no_copies(tmp
     assert again.last_ending is Ending.CLEAN
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
-    [
-        (Witness(7, 100), Witness(7, 100), True),
-        (Witness(7, 100), Witness(7, 200), False),  # copied in the same order onto a fresh volume
-        (Witness(7, 100), Witness(9, 100), True),  # a file system that makes inode numbers up at each mount
-        (Witness(7, None), Witness(7, None), True),
-        (Witness(7, None), Witness(9, None), False),
-        (Witness(7, None), Witness(7, 100), True),  # a newer kernel tells the birth, the older one did not
-    ],
-)
+@pytest.mark.parametrize(("one", "other", "same"), [
+    (Witness(7, 100), Witness(7, 100), True),
+    (Witness(7, 100), Witness(7, 200), False),  # copied in the same order onto a fresh volume
+    (Witness(7, 100), Witness(9, 100), True),  # a file system that makes inode numbers up at each mount
+    (Witness(7, None), Witness(7, None), True),
+    (Witness(7, None), Witness(9, None), False),
+    (Witness(7, None), Witness(7, 100), True),  # a newer kernel tells the birth, the older one did not
+])  # fmt: skip
 def test_the_birth_decides_where_it_is_known_else_the_inode(one: Witness, other: Witness, same: bool) -> None:
     assert one.is_same(other) is other.is_same(one) is same
     assert Witness.parse(str(one)) == one

@@ -127,16 +127,13 @@ def test_the_envelope_and_what_is_computed_is_lost() -> None:
     assert findings(found, "upper(payload.b) as b") == ["lost", "lost"]
 
 
-@pytest.mark.parametrize(
-    ("select", "severities"),
-    [
-        ("*", []),
-        ("payload as payload, payload.a as a, upper(payload.b) as b", []),
-        ("payload.data as payload", ["lost"]),
-        ("*, schema_encode('avro', json_decode(payload)) as payload", ["lost"]),
-        ("payload.id, payload.temperature", ["lost"]),
-    ],
-)
+@pytest.mark.parametrize(("select", "severities"), [
+    ("*", []),
+    ("payload as payload, payload.a as a, upper(payload.b) as b", []),
+    ("payload.data as payload", ["lost"]),
+    ("*, schema_encode('avro', json_decode(payload)) as payload", ["lost"]),
+    ("payload.id, payload.temperature", ["lost"]),
+])  # fmt: skip
 def test_a_payload_that_the_rule_makes_anew_is_lost(select: str, severities: list[str]) -> None:
     """EMQX's action then writes what SELECT made of it, and the gateway what came."""
     found, _ = imported([{**RULE, "sql": f'SELECT {select} FROM "t/#"'}, ACTION, CONNECTOR])
@@ -192,20 +189,17 @@ def test_a_connector_that_was_not_given_is_asked_for() -> None:
     assert findings(found, "connector kafka_producer:main") == ["check"]
 
 
-@pytest.mark.parametrize(
-    ("authentication", "security"),
-    [
-        ("none", "PLAINTEXT"),
-        ("msk_iam", "PLAINTEXT"),
-        ({"kerberos_principal": "k", "kerberos_keytab_file": "f"}, "PLAINTEXT"),
-        ({"mechanism": "plain", "username": "u", "password": "hunter2"}, "SASL_PLAINTEXT"),
-        (
-            {"mechanism": "oauth", "grant_type": "client_credentials", "endpoint_uri": "https://idp.example.com/token",
-             "client_id": "c", "client_secret": "hunter2", "extensions": {"logicalCluster": "lkc-1"}},
-            "SASL_PLAINTEXT",
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("authentication", "security"), [
+    ("none", "PLAINTEXT"),
+    ("msk_iam", "PLAINTEXT"),
+    ({"kerberos_principal": "k", "kerberos_keytab_file": "f"}, "PLAINTEXT"),
+    ({"mechanism": "plain", "username": "u", "password": "hunter2"}, "SASL_PLAINTEXT"),
+    (
+        {"mechanism": "oauth", "grant_type": "client_credentials", "endpoint_uri": "https://idp.example.com/token",
+         "client_id": "c", "client_secret": "hunter2", "extensions": {"logicalCluster": "lkc-1"}},
+        "SASL_PLAINTEXT",
+    ),
+])  # fmt: skip
 def test_logins(authentication: Any, security: str) -> None:
     connector = {**CONNECTOR, "authentication": authentication, "ssl": {"enable": False}}
     found, settings = imported([RULE, ACTION, connector])
@@ -283,13 +277,10 @@ def test_a_full_disk_leaves_what_was_to_be_overwritten(tmp_path: Path, monkeypat
     assert tomllib.loads(output.read_text())["routes"]
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        {"authentication": {"mechanism": "plain"}},
-        {"authentication": {"mechanism": "oauth", "endpoint_uri": "x", "client_id": 1, "extensions": "kanarie"}},
-    ],
-)
+@pytest.mark.parametrize("broken", [
+    {"authentication": {"mechanism": "plain"}},
+    {"authentication": {"mechanism": "oauth", "endpoint_uri": "x", "client_id": 1, "extensions": "kanarie"}},
+])  # fmt: skip
 def test_a_connector_of_another_shape_is_a_sentence(broken: dict[str, Any], tmp_path: Path, cli: Cli) -> None:
     file = tmp_path / "all.json"
     file.write_text(json.dumps([RULE, ACTION, {**CONNECTOR, **broken}]))

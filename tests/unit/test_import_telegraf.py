@@ -120,17 +120,14 @@ def test_weaker_delivery_is_not_taken_over() -> None:
     assert severities(found, "persistent_session") == ["differs"]
 
 
-@pytest.mark.parametrize(
-    ("output", "key"),
-    [
-        ("", ""),
-        ('  routing_key = "random"', ""),
-        ('  routing_key = "a$b"', "a${$}b"),
-        ('  routing_tag = "topic"', "${topic}"),
-        ('  routing_tag = "host"', "${topic}"),
-        ('  routing_tag = "topic"\n  partitioner = "round_robin"', ""),
-    ],
-)
+@pytest.mark.parametrize(("output", "key"), [
+    ("", ""),
+    ('  routing_key = "random"', ""),
+    ('  routing_key = "a$b"', "a${$}b"),
+    ('  routing_tag = "topic"', "${topic}"),
+    ('  routing_tag = "host"', "${topic}"),
+    ('  routing_tag = "topic"\n  partitioner = "round_robin"', ""),
+])  # fmt: skip
 def test_keys(output: str, key: str) -> None:
     assert short(output=output)[1]["routes"][0]["key"] == key
 
@@ -138,19 +135,16 @@ def test_keys(output: str, key: str) -> None:
 PARSED = '  [[inputs.mqtt_consumer.topic_parsing]]\n    topic = "a/+/b"\n    tags = "_/site/_"'
 
 
-@pytest.mark.parametrize(
-    ("output", "topic", "said"),
-    [
-        ('  topic_tag = "site"', "${topic[1]}", ["check"]),
-        ('  topic_tag = "unit"', "t", ["lost"]),
-        (
-            '  [outputs.kafka.topic_suffix]\n    method = "tags"\n    keys = ["site"]\n    separator = "_"',
-            "t_${topic[1]}",
-            ["check"],
-        ),
-        ('  [outputs.kafka.topic_suffix]\n    method = "measurement"\n    separator = "_"', "t", ["lost"]),
-    ],
-)
+@pytest.mark.parametrize(("output", "topic", "said"), [
+    ('  topic_tag = "site"', "${topic[1]}", ["check"]),
+    ('  topic_tag = "unit"', "t", ["lost"]),
+    (
+        '  [outputs.kafka.topic_suffix]\n    method = "tags"\n    keys = ["site"]\n    separator = "_"',
+        "t_${topic[1]}",
+        ["check"],
+    ),
+    ('  [outputs.kafka.topic_suffix]\n    method = "measurement"\n    separator = "_"', "t", ["lost"]),
+])  # fmt: skip
 def test_topics(output: str, topic: str, said: list[str]) -> None:
     found, settings = short(PARSED, output)
     assert settings["routes"][0]["topic"] == topic
@@ -189,23 +183,20 @@ def test_a_share_group_is_taken_over_and_two_are_too_many() -> None:
     assert severities(found, "$share/g/+/#/x") == ["lost"]
 
 
-@pytest.mark.parametrize(
-    ("output", "security", "word", "said"),
-    [
-        ('  sasl_username = "${USER}"\n  sasl_password = "x"', "SASL_PLAINTEXT", "sasl_username", ["check"]),
-        ('  sasl_mechanism = "GSSAPI"', "PLAINTEXT", "sasl_mechanism", ["lost"]),
-        (
-            '  sasl_mechanism = "OAUTHBEARER"\n  sasl_access_token = "x"',
-            "SASL_PLAINTEXT",
-            "sasl_access_token",
-            ["check"],
-        ),
-        ('  tls_ca = "/ca"\n  insecure_skip_verify = true', "SSL", "insecure_skip_verify", ["differs"]),
-        ("  socks5_enabled = true", "PLAINTEXT", "socks5_enabled", ["lost"]),
-        ("  something_new = 1", "PLAINTEXT", "something_new", ["lost"]),
-        ('  version = "2.6.0"', "PLAINTEXT", "version", ["note"]),
-    ],
-)
+@pytest.mark.parametrize(("output", "security", "word", "said"), [
+    ('  sasl_username = "${USER}"\n  sasl_password = "x"', "SASL_PLAINTEXT", "sasl_username", ["check"]),
+    ('  sasl_mechanism = "GSSAPI"', "PLAINTEXT", "sasl_mechanism", ["lost"]),
+    (
+        '  sasl_mechanism = "OAUTHBEARER"\n  sasl_access_token = "x"',
+        "SASL_PLAINTEXT",
+        "sasl_access_token",
+        ["check"],
+    ),
+    ('  tls_ca = "/ca"\n  insecure_skip_verify = true', "SSL", "insecure_skip_verify", ["differs"]),
+    ("  socks5_enabled = true", "PLAINTEXT", "socks5_enabled", ["lost"]),
+    ("  something_new = 1", "PLAINTEXT", "something_new", ["lost"]),
+    ('  version = "2.6.0"', "PLAINTEXT", "version", ["note"]),
+])  # fmt: skip
 def test_kafka_settings(output: str, security: str, word: str, said: list[str]) -> None:
     found, settings = short(output=output)
     assert settings["kafka"]["security"] == security

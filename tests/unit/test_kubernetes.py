@@ -204,17 +204,14 @@ def test_a_pod_that_is_one_too_many_retires(hook: Any, replicas: int, ordinal: i
     assert log[-1]["said"] == "retired"
 
 
-@pytest.mark.parametrize(
-    ("replicas", "changed", "event"),
-    [
-        (2, {}, "pod_comes_back"),
-        (None, {}, "scale_unknown"),  # there is no such StatefulSet any more
-        (1, {"POD_NAMESPACE": "other"}, "scale_unknown"),
-        (1, {"KUBERNETES_SERVICE_PORT": "1"}, "scale_unknown"),
-        (1, {"KUBERNETES_SERVICE_HOST": "localhost.invalid"}, "scale_unknown"),
-        (1, {"GATEWAY_INSTANCE": "named-by-hand"}, "scale_unknown"),
-    ],
-)
+@pytest.mark.parametrize(("replicas", "changed", "event"), [
+    (2, {}, "pod_comes_back"),
+    (None, {}, "scale_unknown"),  # there is no such StatefulSet any more
+    (1, {"POD_NAMESPACE": "other"}, "scale_unknown"),
+    (1, {"KUBERNETES_SERVICE_PORT": "1"}, "scale_unknown"),
+    (1, {"KUBERNETES_SERVICE_HOST": "localhost.invalid"}, "scale_unknown"),
+    (1, {"GATEWAY_INSTANCE": "named-by-hand"}, "scale_unknown"),
+])  # fmt: skip
 def test_a_pod_that_comes_back_or_cannot_learn_whether_it_does_keeps_its_sessions(
     hook: Any, replicas: int | None, changed: dict[str, str], event: str
 ) -> None:

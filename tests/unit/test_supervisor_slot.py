@@ -19,22 +19,19 @@ from tests.waiting import until
 OLD, NEW = Settings(instance="old"), Settings(instance="new")
 
 
-@pytest.mark.parametrize(
-    ("status", "told", "ever_ready", "verdict"),
-    [
-        (0, True, True, Verdict.EXPECTED),
-        (-signal.SIGKILL, True, True, Verdict.EXPECTED),
-        (78, True, False, Verdict.EXPECTED),
-        (78, False, False, Verdict.VAIN),
-        (77, False, False, Verdict.VAIN),
-        (69, False, False, Verdict.VAIN),
-        (78, False, True, Verdict.RETRY),
-        (77, False, True, Verdict.RETRY),
-        (1, False, False, Verdict.RETRY),
-        (0, False, True, Verdict.RETRY),
-        (-signal.SIGSEGV, False, False, Verdict.RETRY),
-    ],
-)
+@pytest.mark.parametrize(("status", "told", "ever_ready", "verdict"), [
+    (0, True, True, Verdict.EXPECTED),
+    (-signal.SIGKILL, True, True, Verdict.EXPECTED),
+    (78, True, False, Verdict.EXPECTED),
+    (78, False, False, Verdict.VAIN),
+    (77, False, False, Verdict.VAIN),
+    (69, False, False, Verdict.VAIN),
+    (78, False, True, Verdict.RETRY),
+    (77, False, True, Verdict.RETRY),
+    (1, False, False, Verdict.RETRY),
+    (0, False, True, Verdict.RETRY),
+    (-signal.SIGSEGV, False, False, Verdict.RETRY),
+])  # fmt: skip
 def test_what_an_end_means(status: int, told: bool, ever_ready: bool, verdict: Verdict) -> None:
     assert judge(status, told=told, ever_ready=ever_ready) is verdict
 

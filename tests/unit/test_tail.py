@@ -21,24 +21,21 @@ def record(value: bytes | None = b'{"t":1}', key: bytes | None = b"k", **headers
     return LoggedRecord(Place("telemetry", 3, 1042), NOW_MS, key, value, named)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "expected"),
-    [
-        ({}, True),
-        ({"keys": (b"k", b"other")}, True),
-        ({"keys": (b"other",)}, False),
-        ({"devices": ("d1",)}, True),
-        ({"devices": ("k",)}, False),  # the header says another one
-        ({"mqtt_filters": ("devices/+/x",)}, True),
-        ({"mqtt_filters": ("other/#",)}, False),
-        ({"headers": (("mqtt.user.site", b"north"),)}, True),
-        ({"headers": (("mqtt.user.site", b"north"), ("mqtt.user.site", b"south"))}, False),
-        ({"where": Expression("json.t == 1 and properties['site'] == 'north' and topic == 'devices/d1/x'")}, True),
-        ({"where": Expression("qos == 2")}, True),
-        ({"where": Expression("json.t > 1")}, False),
-        ({"keys": (b"k",), "devices": ("d2",)}, False),
-    ],
-)
+@pytest.mark.parametrize(("wanted", "expected"), [
+    ({}, True),
+    ({"keys": (b"k", b"other")}, True),
+    ({"keys": (b"other",)}, False),
+    ({"devices": ("d1",)}, True),
+    ({"devices": ("k",)}, False),  # the header says another one
+    ({"mqtt_filters": ("devices/+/x",)}, True),
+    ({"mqtt_filters": ("other/#",)}, False),
+    ({"headers": (("mqtt.user.site", b"north"),)}, True),
+    ({"headers": (("mqtt.user.site", b"north"), ("mqtt.user.site", b"south"))}, False),
+    ({"where": Expression("json.t == 1 and properties['site'] == 'north' and topic == 'devices/d1/x'")}, True),
+    ({"where": Expression("qos == 2")}, True),
+    ({"where": Expression("json.t > 1")}, False),
+    ({"keys": (b"k",), "devices": ("d2",)}, False),
+])  # fmt: skip
 def test_filters(wanted: dict[str, Any], expected: bool) -> None:
     one = record(mqtt__topic=b"devices/d1/x", gateway__device=b"d1", mqtt__qos=b"2", mqtt__user__site=b"north")
     assert TailFilter(**wanted).takes(as_letter(one)) is expected
@@ -128,17 +125,14 @@ def test_json_has_everything() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--route", "nobody"],
-        ["--dead-letters", "--topic", "x"],
-        ["--topic", "x", "--where", "nonsense +"],
-        ["--topic", "x", "--where", "unknown > 1"],
-        ["--topic", "x", "--mqtt-topic", "a/#/b"],
-        [],
-    ],
-)
+@pytest.mark.parametrize("arguments", [
+    ["--route", "nobody"],
+    ["--dead-letters", "--topic", "x"],
+    ["--topic", "x", "--where", "nonsense +"],
+    ["--topic", "x", "--where", "unknown > 1"],
+    ["--topic", "x", "--mqtt-topic", "a/#/b"],
+    [],
+])  # fmt: skip
 def test_arguments_that_cannot_be(arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["tail", *arguments]) == ExitStatus.USAGE

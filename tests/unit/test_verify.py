@@ -296,16 +296,13 @@ async def test_what_retention_took_is_expired_not_missing() -> None:
     assert (await log.verify(now_ms=later_ms)).exit_status is ExitStatus.OK, "another partition has something left"
 
 
-@pytest.mark.parametrize(
-    ("settings", "expired"),
-    [
-        ({"retention_ms": DAY_MS}, False),
-        ({"retention_ms": None}, False),
-        ({"retention_ms": None, "by_size": True}, True),
-        ({"retention_ms": 1, "deletes": False, "compacted": True}, False),
-        ({"known": False}, True),
-    ],
-)
+@pytest.mark.parametrize(("settings", "expired"), [
+    ({"retention_ms": DAY_MS}, False),
+    ({"retention_ms": None}, False),
+    ({"retention_ms": None, "by_size": True}, True),
+    ({"retention_ms": 1, "deletes": False, "compacted": True}, False),
+    ({"known": False}, True),
+])  # fmt: skip
 async def test_only_what_the_topics_settings_explain_has_expired(settings: dict[str, object], expired: bool) -> None:
     log = await delivered()
     log.starts["t", 0] = 2
@@ -653,23 +650,20 @@ def unlisted(low: int, high: int, count: int, *, unlocated: int = 0, tagged: boo
     return replace(records, first_offset=low, last_offset=high)
 
 
-@pytest.mark.parametrize(
-    ("records", "start", "ours", "expected"),
-    [
-        ([unlisted(0, 4, 3, tagged=False)], 0, "-----", {"found": 3}),
-        ([unlisted(0, 4, 5, tagged=False)], 0, "-----....", {"found": 5}),
-        ([unlisted(0, 5, 3)], 0, "++++++", {"found": 3, "surplus": 3}),
-        ([unlisted(0, 1, 2)], 0, "++---+", {"found": 2, "surplus": 1}),
-        ([unlisted(3, 5, 2)], 3, "...+-+", {"found": 2}),
-        ([unlisted(2, 5, 2)], 3, "...+-+", {"unjudged": 2, "surplus": 0}),
-        ([unlisted(0, 3, 3, unlocated=1)], 0, "+-++", {"found": 3, "unjudged": 1}),
-        ([listed((0, 2), unlocated=2)], 0, "+++ooo", {"found": 4, "open": 2}),
-        ([listed((0, 2), unlocated=5)], 0, "+++oo-", {"found": 5, "unjudged": 2}),
-        ([listed((0, 5)), listed((3, 5))], 0, "++++++++", {"found": 8, "missing": 2}),
-        ([listed((0, 2), tagged=False), listed((2, 2))], 0, "--++", {"found": 4, "tagged": False}),
-        ([listed((0, 2), dead=True), listed((2, 2))], 0, "++++", {"found": 4, "dead_letter": True}),
-    ],
-)
+@pytest.mark.parametrize(("records", "start", "ours", "expected"), [
+    ([unlisted(0, 4, 3, tagged=False)], 0, "-----", {"found": 3}),
+    ([unlisted(0, 4, 5, tagged=False)], 0, "-----....", {"found": 5}),
+    ([unlisted(0, 5, 3)], 0, "++++++", {"found": 3, "surplus": 3}),
+    ([unlisted(0, 1, 2)], 0, "++---+", {"found": 2, "surplus": 1}),
+    ([unlisted(3, 5, 2)], 3, "...+-+", {"found": 2}),
+    ([unlisted(2, 5, 2)], 3, "...+-+", {"unjudged": 2, "surplus": 0}),
+    ([unlisted(0, 3, 3, unlocated=1)], 0, "+-++", {"found": 3, "unjudged": 1}),
+    ([listed((0, 2), unlocated=2)], 0, "+++ooo", {"found": 4, "open": 2}),
+    ([listed((0, 2), unlocated=5)], 0, "+++oo-", {"found": 5, "unjudged": 2}),
+    ([listed((0, 5)), listed((3, 5))], 0, "++++++++", {"found": 8, "missing": 2}),
+    ([listed((0, 2), tagged=False), listed((2, 2))], 0, "--++", {"found": 4, "tagged": False}),
+    ([listed((0, 2), dead=True), listed((2, 2))], 0, "++++", {"found": 4, "dead_letter": True}),
+])  # fmt: skip
 def test_a_partition_is_judged(records: list[PartitionRecord], start: int, ours: str, expected: dict[str, int]) -> None:
     """``ours``: + is a record of ours, o one of the open interval, - another writer's, . none."""
     topic = TopicView({0: PartitionView(start, len(ours))})
