@@ -135,12 +135,15 @@ def _document(found: LakeStatus, extents: Extents) -> dict[str, Any]:
 
 
 def _show(found: LakeStatus, extents: Extents) -> None:
+    from streaming.lake.storage import is_local
+
+    nobody = "no" if is_local(found.checkpoint) else None  # elsewhere there is no lock, and it is not known
     say(f"checkpoints in {found.checkpoint}")
     heads = ("query", "running", "batch", "finished", "read to", "behind", "state")
     rows = [
         (
             one.query,
-            one.running or "no",
+            one.running or nobody,
             one.progress.batch,
             _ago(one.progress.finished_at_s),
             _read_to(one),
@@ -155,7 +158,7 @@ def _show(found: LakeStatus, extents: Extents) -> None:
     for one in found.queries:
         if one.problem:
             mention(f"{one.query}: {one.problem}")
-        elif one.progress.unfinished_batch is not None and one.running is None:
+        elif one.progress.unfinished_batch is not None and one.running is None and nobody:
             inside = f"{one.query} was ended inside batch {one.progress.unfinished_batch}"
             mention(f"{inside}; it is repeated at the next start, and nothing is doubled by that.")
     say(f"\ntables in {found.lake}")

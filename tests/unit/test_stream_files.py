@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -21,6 +21,7 @@ from config.errors import ConfigError
 from config.settings import Settings, StreamSettings
 from config.tables.stream_jobs import LakeSettings
 from gateway.admin.model import Offsets, TopicPartition
+from gateway.cli import stream_files
 from gateway.cli.main import main
 from streaming.lake.delta_files import read_table
 from streaming.lake.storage import LocalFolder, is_local, location
@@ -184,6 +185,19 @@ def test_status_for_people(stream: StreamSettings, cli: Cli) -> None:
     assert "silver" in said.out
     assert "batch 4; it is repeated" in said.err
     assert "gold: the checkpoint cannot be read" in said.err
+
+
+def test_what_runs_on_another_file_system_is_not_known(
+    stream: StreamSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batch(stream.checkpoint / "silver", 3, {"t": {"0": 11}}, finished=False)
+    found = collect(stream)
+    stream_files._show(found, {})
+    out, err = capsys.readouterr()
+    assert (" no " in out, "silver was ended inside batch 3" in err) == (True, True)
+    stream_files._show(replace(found, checkpoint="s3a://bucket/checkpoint"), {})
+    out, err = capsys.readouterr()
+    assert (" no " in out, err) == (False, "")
 
 
 def test_status_of_nothing(stream: StreamSettings, cli: Cli) -> None:
