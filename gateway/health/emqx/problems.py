@@ -57,10 +57,12 @@ def said_of_counts(before: Mapping[str, int], now: Mapping[str, int]) -> str:
     anew = any(now.get(name, 0) < count for name, count in before.items())
     grown = {name: count - (0 if anew else before.get(name, 0)) for name, count in now.items()}
     said = ", ".join(f"{name} +{count}" for name, count in sorted(grown.items()) if count > 0)
-    begun = "EMQX's counters restarted, so a node was restarted. " if anew else ""
+    if anew:
+        begun = "EMQX's counters restarted, so a node was restarted; what they had until then is unknown. "
+        return f"{begun}Since then EMQX counted, of all clients: {said or 'none of it'}."
     if not said:
-        return f"{begun}EMQX counted none of it (delivery.dropped, messages.dropped.no_subscribers)."
-    return f"{begun}EMQX counted meanwhile, of all clients: {said}."
+        return "EMQX counted none of it (delivery.dropped, messages.dropped.no_subscribers)."
+    return f"EMQX counted meanwhile, of all clients: {said}."
 
 
 def _episodes(sessions: Iterable[SessionLosses], reason: Reason, now_ms: int) -> list[tuple[SessionLosses, Episode]]:
