@@ -26,7 +26,7 @@ from streaming import lake_tables
 from streaming.decoding.device_schemas import load_device_schemas
 from streaming.gold import transforms as gold_transforms
 from streaming.job import JobContext
-from streaming.lake.lake import DeltaTable
+from streaming.lake.lake import DeltaTable, retried
 from streaming.lake.ranges import EPOCH, MOST_RANGES, TimeRange, aligned, between, joined, moment, timestamp
 from streaming.metrics import BatchCounts
 from streaming.runtime.checkpoint import prepare_checkpoint
@@ -116,15 +116,20 @@ def forget_device(spark: SparkSession, settings: Settings, device: str) -> None:
 def _write(gold: _Gold, new: DataFrame) -> BatchCounts:
     """Brings the table up to date with a batch of silver's new rows. Those of days that silver does not keep are late:
     it has no others of their windows any more, which stay as they are."""
-    since, seen, before = F.lit(gold.whole_since), Observation(), gold.table.version()
-    late = F.count_if(F.col("event_time") < since)
-    watched = new.observe(seen, F.count(F.lit(1)).alias("rows"), late.alias("late"))
-    _replace(gold, watched.where(F.col("event_time") >= since), gold.silver.read())
-    # A backfill and the job may write at once. Where the other's figures of newer silver came between our look at
-    # silver and our MERGE, ours, which are older, took their place.
-    if gold.table.changes_since(before) > 1:
-        return _write(gold, new)
-    return BatchCounts(seen.get["rows"], 0, late=seen.get["late"])
+    since = F.lit(gold.whole_since)
+
+    def replaced() -> BatchCounts:
+        seen, before = Observation(), gold.table.version()
+        late = F.count_if(F.col("event_time") < since)
+        watched = new.observe(seen, F.count(F.lit(1)).alias("rows"), late.alias("late"))
+        _replace(gold, watched.where(F.col("event_time") >= since), gold.silver.read())
+        # A backfill and the job may write at once. Where the other's figures of newer silver came between our look at
+        # silver and our MERGE, Delta sees no conflict, and ours, which are older, took their place.
+        if gold.table.changes_since(before) > 1:
+            return replaced()
+        return BatchCounts(seen.get["rows"], 0, late=seen.get["late"])
+
+    return retried(replaced)  # what is computed anew is right, whatever compaction or forget has written between
 
 
 def _replace(gold: _Gold, changed: DataFrame, silver: DataFrame, *, takes_away: bool = False) -> None:
@@ -215,4 +220,5 @@ def _merge(gold: _Gold, rows: DataFrame, reach: Sequence[_Stretch]) -> None:
         "WHEN MATCHED AND s.readings = 0 THEN DELETE",
         f"WHEN MATCHED AND ({differs}) THEN UPDATE SET {', '.join(f't.{name} = s.{name}' for name in _VALUES)}",
         "WHEN NOT MATCHED AND s.readings > 0 THEN INSERT *",
+        attempts=1,  # after a conflict the figures may be older than the table's
     )

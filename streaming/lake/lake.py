@@ -161,14 +161,14 @@ class DeltaTable:
         name = self._catalog_name
         retried(lambda: writer.saveAsTable(name) if name else writer.save(self.url))
 
-    def merge(self, rows: DataFrame, same: str, *clauses: str) -> Row:
+    def merge(self, rows: DataFrame, same: str, *clauses: str, attempts: int = 6) -> Row:
         """Changes the rows ``t`` of the table by ``rows``, ``s`` in the SQL of ``same`` (whether two belong together)
         and of the clauses (``WHEN …``). Returns Delta's counts of what it did."""
         into, then = (
             text.replace("{", "{{").replace("}", "}}") for text in (self.sql_name, " ".join([same, *clauses]))
         )
         statement = f"MERGE INTO {into} t USING {{rows}} s ON {then}"
-        (counts,) = retried(lambda: rows.sparkSession.sql(statement, rows=rows).collect())
+        (counts,) = retried(lambda: rows.sparkSession.sql(statement, rows=rows).collect(), attempts)
         return counts
 
     def delete(self, condition: str) -> int:

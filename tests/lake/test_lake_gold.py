@@ -315,6 +315,33 @@ def test_of_two_that_write_at_once_neither_puts_older_figures_over_newer_ones(
     assert_same(table(part.table.read()), expected([*ours, *theirs], ["1m tumbling"]))
 
 
+def test_after_a_conflict_the_figures_are_computed_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that met it may be older than what the other has written."""
+    settings = lake(tmp_path, gold={"windows": ["1m tumbling"]})
+    part, replace, sql = gold._Gold(spark, settings), gold._replace, SparkSession.sql
+    batch = readings(20, seed=8, over=timedelta(minutes=3))
+    looks: list[DataFrame] = []
+
+    def conflict(session: SparkSession, statement: str, **more: Any) -> DataFrame:
+        if statement.startswith("MERGE"):
+            monkeypatch.setattr(SparkSession, "sql", sql)
+            raise RuntimeError("[DELTA_CONCURRENT_APPEND] another came first")
+        return sql(session, statement, **more)
+
+    def look(part: gold._Gold, changed: DataFrame, silver: DataFrame) -> None:
+        looks.append(silver)
+        replace(part, changed, silver)
+
+    append(spark, settings, batch)
+    monkeypatch.setattr(SparkSession, "sql", conflict)
+    monkeypatch.setattr(gold, "_replace", look)
+    assert gold._write(part, rows(spark, batch)).rows == 20
+    assert len(looks) == 2
+    assert_same(table(part.table.read()), expected(batch, ["1m tumbling"]))
+
+
 @in_full_form
 @given(order=st.permutations(range(24)), cuts=st.sets(st.integers(1, 23), min_size=1, max_size=1), repeat=st.booleans())
 @hypothesis_settings(
