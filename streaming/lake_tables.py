@@ -8,11 +8,16 @@ A table that no job has written yet raises ConfigError, which says which job doe
 from collections.abc import Callable
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from config.errors import ConfigError
 from config.settings import StreamSettings
 from streaming.bronze.job import GAPS
 from streaming.lake.lake import DeltaTable
+from streaming.lake.storage import Folder, location
+from streaming.runtime.checkpoint_log import read_progress
+
+_ADDED = ("numOutputRows", "numTargetRowsInserted", "numTargetRowsUpdated")
 
 
 def existing(spark: SparkSession, stream: StreamSettings, name: str, *, job: str) -> DeltaTable:
@@ -44,3 +49,27 @@ def bronze_gaps(spark: SparkSession, stream: StreamSettings) -> DataFrame:
     """Offsets that Kafka lost before they were read, with the columns ``streaming.bronze.job.GAPS``. Empty if none."""
     table = DeltaTable(spark, stream, "bronze_gaps")
     return table.read() if table.exists() else spark.createDataFrame([], GAPS)
+
+
+def unread_silver(spark: SparkSession, stream: StreamSettings, job: str) -> str | None:
+    """What of silver a job that reads it has not read, as a sentence; None if it has read all, or there is no silver.
+    Blocks for the tables' logs."""
+    silver = DeltaTable(spark, stream, "silver")
+    if not silver.exists():
+        return None
+    progress = read_progress(Folder(spark, location(stream.checkpoint)), job)
+    if progress.batch is None:
+        return f"the job {job} has not finished its first batch."
+    ((table_id,),) = spark.sql(f"DESCRIBE DETAIL {silver.sql_name}").select("id").collect()
+    if (read_to := progress.tables_read.get(table_id)) is None:
+        return f"the job {job} has not read yet what this table silver had when it began."
+    added = F.greatest(*(F.coalesce(F.col(f"operationMetrics.{it}").cast("long"), F.lit(0)) for it in _ADDED))
+    newest = silver.version()
+    # All of the history is a file for each commit of a month.
+    history = spark.sql(f"DESCRIBE HISTORY {silver.sql_name} LIMIT {max(1, newest - read_to)}")
+    unread = F.col("version").between(read_to + 1, newest)
+    ((without,),) = history.agg(F.count_if(unread & ((F.col("operation") == "OPTIMIZE") | (added == 0)))).collect()
+    left = newest - read_to - without  # what the history has no more counts, too
+    if not left:
+        return None
+    return f"the newest {left:,} commits of silver. The job {job} has read up to version {read_to}."

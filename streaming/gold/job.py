@@ -109,7 +109,9 @@ def forget_device(spark: SparkSession, settings: Settings, device: str) -> None:
     """
     gold = _Gold(spark, settings)
     readings = gold.silver.read()
-    mine = readings.where((F.col("device") == device) & (F.col("event_time") >= F.lit(gold.whole_since)))
+    # Not by the setting: silver has all of the days that maintain has not deleted yet.
+    kept = readings.where(f"event_date >= DATE'{gold.silver.whole_since()}'")
+    mine = kept.where(F.col("device") == device)
     _replace(gold, mine, readings.where(F.col("device") != device), takes_away=True)
 
 

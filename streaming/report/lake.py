@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code 
 from config.errors import ConfigError, ExitStatus
 from config.numbers import length_text
 from config.settings import Settings, StreamSettings
+from streaming import lake_tables
 from streaming.decoding.device_schemas import load_device_schemas
 from streaming.errors import tell
 from streaming.lake.lake import DeltaTable
@@ -47,7 +48,6 @@ time."""
 _NICE_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400,
                   604_800)  # fmt: skip
 _JOBS: Final = {"silver_quarantine": "silver", "device_events": "devices"}
-_ADDED: Final = ("numOutputRows", "numTargetRowsInserted", "numTargetRowsUpdated")
 _BOUNDS: Final = (
     (
         f"At most {MOST_SIGNALS} signals are drawn, those with most anomalies first, of {_MOST_POINTS} points and"
@@ -135,25 +135,8 @@ class _Lake:
     def left_of_silver(self, job: str) -> str | None:
         """What of silver the job has not judged, as a sentence; None if it has judged all, or there is no silver.
         Blocks for the tables' logs."""
-        silver = DeltaTable(self.spark, self.stream, "silver")
-        if not silver.exists():
-            return None
-        progress = read_progress(Folder(self.spark, location(self.stream.checkpoint)), job)
-        if progress.batch is None:
-            return f"Not judged: the job {job} has not finished its first batch."
-        read_to = progress.tables_read.get(_only(self.spark.sql(f"DESCRIBE DETAIL {silver.sql_name}"))["id"])
-        if read_to is None:
-            return f"Not judged: the job {job} has not read yet what this table silver had when it began."
-        added = F.greatest(*(F.coalesce(F.col(f"operationMetrics.{it}").cast("long"), F.lit(0)) for it in _ADDED))
-        history = f"DESCRIBE HISTORY {silver.sql_name} LIMIT"  # all of it is a file for each commit of a month
-        newest = _only(self.spark.sql(f"{history} 1"))["version"]
-        unread = F.col("version").between(read_to + 1, newest)
-        known = F.count_if(unread & ((F.col("operation") == "OPTIMIZE") | (added == 0)))
-        (without,) = _only(self.spark.sql(f"{history} {max(1, newest - read_to)}").agg(known))
-        left = newest - read_to - without  # what the history has no more counts, too
-        if not left:
-            return None
-        return f"Not judged: the newest {left:,} commits of silver. The job {job} has read up to version {read_to}."
+        left = lake_tables.unread_silver(self.spark, self.stream, job)
+        return left and f"Not judged: {left}"
 
 
 def _only(rows: DataFrame) -> Row:

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code 
 from bridge.wire import GATEWAY_DEVICE
 from config.errors import ConfigError, ExitStatus
 from config.settings import Settings
+from streaming import lake_tables
 from streaming.decoding.decode import Decoding
 from streaming.decoding.device_schemas import load_device_schemas
 from streaming.errors import tell
@@ -43,6 +44,7 @@ _PLACES: Final = {
     "silver_quarantine": ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_time"),
 }
 """The tables of records, and their columns for it."""
+_READERS: Final = ("gold", "devices", "anomalies")  # of silver
 
 
 def of_device(columns: list[str], device: str) -> str:
@@ -73,6 +75,8 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
         return _forget(spark, settings, arguments)
     url, now = location(settings.stream.checkpoint).rstrip("/"), bool(arguments.now)
     running = _require_stopped(url, everything=now)
+    if now:
+        _require_read(spark, settings)
     job_lock.hold(url, "forget")
     job_lock.hold(url, gold.QUERY)
     # Before the rows go: a job that runs beside may write what its state says of the device at any moment.
@@ -212,6 +216,17 @@ def _require_stopped(url: str, *, everything: bool) -> dict[str, str]:
     if running:
         _say(f"note: {names} run on, and write what the device sends from now on. The batches they are in are awaited.")
     return running
+
+
+def _require_read(spark: SparkSession, settings: Settings) -> None:
+    """Raises ConfigError if a job would still need files of silver that --now removes."""
+    checkpoints = Folder(spark, location(settings.stream.checkpoint))
+    for job in (it for it in _READERS if checkpoints.exists(f"{it}/metadata")):
+        if left := lake_tables.unread_silver(spark, settings.stream, job):
+            raise ConfigError(
+                f"--now removes files of silver that are still to be read: {left} Let it read them (gateway stream"
+                f" {job} --available-now), put its checkpoint aside (gateway stream reset {job}), or leave --now out."
+            )
 
 
 def _await_batch(checkpoints: Folder, job: str) -> None:

@@ -375,6 +375,20 @@ def test_a_forgotten_device_is_in_no_window_any_more(spark: SparkSession, tmp_pa
     assert forget.run(spark, settings, Namespace(device=name, dry_run=False, now=False)) == 0
     assert_same(table(kept.read()), expected(it for it in batch if it.device != name))
 
+    # Of days that silver has still, whatever retention says; and not while gold would lose files that it is to read.
+    lost = lake(tmp_path, lake={"path": str(tmp_path / "lake"), "retention": {"silver": "1d"}})
+    append(spark, settings, [it._replace(offset=it.offset + 100) for it in batch])
+    told = Namespace(device="d0", dry_run=False, now=True)
+    with pytest.raises(ConfigError, match=r"the newest 1 commits of silver\. The job gold has read up to version 1\."):
+        forget.run(spark, lost, told)
+    run(spark, settings)
+    job_lock.let_go(str(settings.stream.checkpoint), gold.QUERY)
+    assert forget.run(spark, lost, told) == 0
+    run(spark, settings)
+    others = [it for it in batch if it.device not in (name, "d0")]
+    left = [*others, *(it._replace(offset=it.offset + 100) for it in batch if it.device != "d0")]
+    assert_same(table(kept.read()), expected(left))
+
 
 def test_a_reading_of_a_day_that_silver_no_longer_has_is_counted_and_changes_nothing(
     spark: SparkSession, tmp_path: Path
