@@ -28,7 +28,6 @@ from streaming.lake.lake import DeltaTable
 from streaming.lake.storage import LocalFolder, is_local
 
 _NOTE: Final = "silver.reach.json"
-_MOST_PARTITIONS: Final = 100
 
 Offsets = dict[str, dict[str, int]]
 """Topic -> partition -> offset, as JSON has them."""
@@ -95,16 +94,12 @@ def is_new(offsets: Mapping[str, Mapping[str, int]]) -> Column:
 
 def is_unread(offsets: Mapping[str, Mapping[str, int]]) -> Column:
     """Whether neither table can have a record, by its place. Never null."""
-    new = F.lit(True)
-    few = sum(len(of) for of in offsets.values()) <= _MOST_PARTITIONS
+    unread = F.lit(True)
     for topic, of in offsets.items():
-        its = F.col("kafka_topic") == topic
-        if few:
-            for partition, first in of.items():
-                new = new & ~((F.col("kafka_offset") < first) & (F.col("kafka_partition") == int(partition)) & its)
-        else:
-            new = new & ~((F.col("kafka_offset") < max(of.values())) & its)
-    return F.coalesce(new, F.lit(False))
+        firsts = ", ".join(f"{of.get(str(partition), 0)}L" for partition in range(max(map(int, of)) + 1))
+        first = F.coalesce(F.expr(f"get(array({firsts}), kafka_partition)"), F.lit(0))
+        unread = unread & ((F.col("kafka_topic") != topic) | (F.col("kafka_offset") >= first))
+    return F.coalesce(unread, F.lit(False))
 
 
 def _ends(rows: DataFrame) -> list[Row]:

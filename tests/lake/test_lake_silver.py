@@ -26,6 +26,7 @@ from streaming.lake.lake import DeltaTable
 from streaming.options import process_arguments
 from streaming.progress import BatchEvent
 from streaming.silver import job as silver
+from streaming.silver.reach import is_new
 from streaming.silver.rows import enriched, firsts, readings, rejects, repeated_ids
 from streaming.silver.schema import silver_schema
 from streaming.silver.tables import SilverTables
@@ -179,6 +180,13 @@ def test_readings_that_silver_cannot_have_are_appended_while_they_are_decoded(
     note = json.loads((tmp_path / "lake" / "silver.reach.json").read_text())
     assert [of["0"] for of in note["offsets"].values()] == [13], "who takes the note over looks that reading up"
     assert lake_tables.silver_quarantine(spark, chosen.stream).count() == 1
+
+
+def test_a_partition_behind_others_of_many_is_not_taken_for_read(spark: SparkSession) -> None:
+    offsets = {"t": {str(number): number for number in range(0, 400, 2)}}
+    columns = "string(NULL) message_id", "'t' kafka_topic", "int(id) kafka_partition", "id - id % 4 kafka_offset"
+    found = spark.range(410).selectExpr(*columns).where(is_new(offsets)).select("kafka_partition").collect()
+    assert [it.kafka_partition for it in found] == [n for n in range(410) if n % 4 != 2 or n >= 400]
 
 
 def test_that_a_table_is_empty_is_known_by_its_checksum(spark: SparkSession, tmp_path: Path) -> None:
