@@ -53,10 +53,6 @@ class Retries:
         self.times_s.append(time.monotonic())
 
 
-def producer_of(backend: KafkaBackend, topics: list[str], retries: Retries, **changes: Any) -> KafkaProducer:
-    return KafkaProducer(backend.settings.model_copy(update=changes), "gateway-test", topics, None, retries)
-
-
 async def test_too_few_replicas_is_tried_again_ever_more_slowly_and_said(backend: KafkaBackend) -> None:
     topic = await backend.topic()
     retries = Retries()
@@ -70,7 +66,7 @@ async def test_too_few_replicas_is_tried_again_ever_more_slowly_and_said(backend
         await looked.wait()
         return await send()
 
-    async with running(producer_of(backend, [topic], retries)) as producer:
+    async with running(KafkaProducer(backend.settings, "gateway-test", [topic], None, retries)) as producer:
         assert isinstance(producer, KafkaProducer)
         wrap_send(producer, around)
         answer = producer.send(topic, 0, fill(producer.create_batch(compressed=True), values(b"x")))

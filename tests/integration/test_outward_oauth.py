@@ -52,16 +52,6 @@ async def refusal(clock: Clock, wanted: OAuthSettings) -> str:
     return sentence
 
 
-async def other_than(source: OAuthTokens, old: Credential) -> Credential:
-    """The credential once it is another."""
-
-    async def another() -> bool:
-        return (await source.current()).number != old.number
-
-    await until(another, "another token")
-    return await source.current()
-
-
 async def test_a_token_is_fetched_with_the_secret_in_the_header(provider: IdentityProvider, clock: Clock) -> None:
     async with running(clock, settings(provider)) as source:
         before = clock()
@@ -282,7 +272,12 @@ async def test_a_secret_in_a_file_may_be_rotated(provider: IdentityProvider, clo
         file.write_text("the-next-secret\n")
         clock.ahead_ns += 10 * S
         source.refused(first)
-        assert (await other_than(source, first)).token == provider.issued[1]
+
+        async def is_another() -> bool:
+            return (await source.current()).number != first.number
+
+        await until(is_another, "another token")
+        assert (await source.current()).token == provider.issued[1]
 
 
 async def test_proxies_of_the_environment_get_no_secret(

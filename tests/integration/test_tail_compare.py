@@ -36,12 +36,8 @@ def settings(kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def create(kafka: KafkaCluster, topics: dict[str, int]) -> list[str]:
     """Topics by their number of partitions."""
-    return asyncio.run(_create(kafka, topics))
-
-
-async def _create(kafka: KafkaCluster, topics: dict[str, int]) -> list[str]:
     for name, partitions in topics.items():
-        await create_topic(kafka.bootstrap, name, partitions=partitions)
+        asyncio.run(create_topic(kafka.bootstrap, name, partitions=partitions))
     return list(topics)
 
 

@@ -339,7 +339,7 @@ class World:
                 # A device stays with its session, as a partitioned distribution or hash_topic has it.
                 for _ in range(min(self.random.choice((0, 0, 1, 5, 40)), count - published)):
                     message = self.make_message()
-                    self.sessions[hash_of(message.topic) % 3].queued.append(message)
+                    self.sessions[sum(message.topic.encode()) % 3].queued.append(message)
                     published += 1
             elif loop.time() > deadline_s - 3000:
                 for trouble in troubles:
@@ -395,7 +395,3 @@ class World:
         topics = [topic for name, topic in self.kafka.topics.items() if name not in self.beside]
         records = [record for topic in topics for record in topic.records()]
         return len(records) - len({(number_of(record), part_of(record)) for record in records})
-
-
-def hash_of(text: str) -> int:
-    return sum(text.encode())

@@ -54,16 +54,12 @@ PLACE = TopicPartition("t", 0)
 MEMBER = Member("m-1", "reader", "/10.0.0.1", None, (PLACE,))
 
 
-def group_of(*members: Member, state: str = "Stable") -> Group:
-    return Group("g", "classic", state, "range", 1, 0, 50, members)
-
-
 def look_of(
     at_s: float, committed: int | None, end: int | None, *members: Member, start: int = 0, state: str = "Stable"
 ) -> Look:
     return Look(
         at_s,
-        group_of(*members, state=state),
+        Group("g", "classic", state, "range", 1, 0, 50, members),
         {} if committed is None else {PLACE: committed},
         {} if end is None else {PLACE: end},
         {PLACE: start},

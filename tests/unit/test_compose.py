@@ -207,7 +207,7 @@ def test_the_gateway_connects_to_what_compose_starts() -> None:
     ours = settings()
     assert ours.mqtt.addresses == ("mqtt://emqx:1883",)
     assert 1883 in [container for _, _, container in published("emqx")]
-    advertised = [internal_listener(broker) for broker in BROKERS]
+    advertised = [listeners(broker, "KAFKA_ADVERTISED_LISTENERS")["INTERNAL"] for broker in BROKERS]
     assert list(ours.kafka.bootstrap_servers) == advertised
 
 
@@ -294,10 +294,6 @@ def test_spark_may_load_the_native_libraries_it_unpacks(service: str) -> None:
 def listeners(broker: str, name: str) -> dict[str, str]:
     """``KAFKA_LISTENERS`` or ``KAFKA_ADVERTISED_LISTENERS`` as listener name to ``host:port``."""
     return dict(text.split("://") for text in environment(broker)[name].split(","))
-
-
-def internal_listener(broker: str) -> str:
-    return listeners(broker, "KAFKA_ADVERTISED_LISTENERS")["INTERNAL"]
 
 
 @pytest.mark.parametrize("broker", BROKERS)

@@ -12,11 +12,6 @@ PACKAGES = ("config", "bridge", "auth", "streaming", "gateway")
 FOLDERS = sorted(path.parent for package in PACKAGES for path in (ROOT / package).rglob("__init__.py"))
 
 
-def named_in_map(folder: Path) -> set[str]:
-    docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
-    return set(re.findall(r"^ *(\w+(?:/|\.py))   +\S", docstring, flags=re.MULTILINE))
-
-
 def beside(folder: Path) -> set[str]:
     modules = {path.name for path in folder.glob("*.py")} - {"__init__.py"}
     return modules | {f"{path.parent.name}/" for path in folder.glob("*/__init__.py")}
@@ -24,7 +19,8 @@ def beside(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.relative_to(ROOT).as_posix())
 def test_a_package_names_all_that_is_in_it(folder: Path) -> None:
-    assert named_in_map(folder) == beside(folder)
+    docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    assert set(re.findall(r"^ *(\w+(?:/|\.py))   +\S", docstring, flags=re.MULTILINE)) == beside(folder)
 
 
 def test_no_folder_has_more_modules_than_a_reader_can_hold() -> None:

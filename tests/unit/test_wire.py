@@ -14,17 +14,10 @@ from docs.print_tables import HEADERS, header_bytes, headers_table
 ROOT = Path(__file__).parents[2]
 
 
-def _names() -> dict[str, str]:
-    return {
-        constant: value
-        for constant, value in vars(wire).items()
-        if re.fullmatch(r"(MQTT|GATEWAY|DLQ)_[A-Z_]+", constant) and isinstance(value, str)
-    }
-
-
 def test_every_header_name_is_in_the_table_once_and_is_the_gateways_own() -> None:
     listed = [spec.name.removesuffix("NAME") for spec in HEADERS]
-    assert sorted(listed) == sorted(_names().values())
+    names = {constant: value for constant, value in vars(wire).items() if isinstance(value, str)}
+    assert sorted(listed) == sorted(names[one] for one in names if re.fullmatch(r"(MQTT|GATEWAY|DLQ)_[A-Z_]+", one))
     assert len(set(listed)) == len(listed)
     assert all(name.startswith(wire.RESERVED_PREFIXES) for name in listed)
 
