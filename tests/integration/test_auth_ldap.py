@@ -113,19 +113,14 @@ async def test_an_empty_password_is_never_asked_about(either: LdapSite) -> None:
 
 
 async def test_an_unknown_user_is_passed_on_by_search_and_refused_by_name(
-    by_search: LdapSearchSite, by_name_of_search: LdapNameSite
+    by_search: LdapSearchSite, unique: str
 ) -> None:
     async with by_search.running() as authenticator:
         assert isinstance(await login(authenticator, "plug"), Ignore)
-    async with by_name_of_search.running() as authenticator:
+    async with LdapNameSite(by_search.server, f"{unique}-n").running() as authenticator:
         assert isinstance(await login(authenticator, "plug"), Deny), (
             "the directory says the same as of a wrong password"
         )
-
-
-@pytest.fixture
-def by_name_of_search(ldap_server: Slapd, unique: str) -> LdapNameSite:
-    return LdapNameSite(ldap_server, f"{unique}-n")
 
 
 async def said_of(site: LdapSite, before: int) -> str:
