@@ -33,7 +33,7 @@ NOBODY: Final = 0x10
 NOT_ALLOWED: Final = 0x87
 _WHY_WAITING: Final = {
     NOBODY: "nobody subscribes to its topic",
-    CUT: "the connection ended twice before the broker's answer: it may be too large for the broker",
+    CUT: "the connection ended before the broker's answer: it may be too large for the broker",
 }
 _FINAL: Final = frozenset({NOT_ALLOWED, 0x90, 0x95, 0x99})  # the same message is refused again
 _RETRY_FIRST_NS: Final = 1_000_000_000
@@ -519,6 +519,8 @@ class Dispatcher:
         """
         self._move(command, State.FINISHING)
         self._timers.set(command, 0)
+        if status is Status.EXPIRED and command.code == CUT:
+            reason = _WHY_WAITING[CUT]
 
         def stored() -> None:
             self._partitions[command.partition].finish(command.offset)

@@ -82,7 +82,8 @@ def test_a_command_that_ends_each_connection_waits_and_says_why() -> None:
     member.world.ns = 60 * S
     member.dispatcher.tick()
     member.kafka_takes()
-    assert [value["status"] for _, value in member.world.statuses[0]] == ["waiting", "expired"]
+    _, (_, expired) = member.world.statuses[0]
+    assert (expired["status"], expired["reason"]) == ("expired", waiting["reason"])
 
 
 @pytest.mark.parametrize("is_late", [False, True])

@@ -28,6 +28,5 @@ class KafkaCommandLog(TopicReader):
 
     async def commits(self, group: str) -> Mapping[Partition, Committed | None]:
         """What a group has committed, of every partition of the command topics."""
-        wanted = [(facts.name, number) for facts in self.facts for number in range(facts.partitions)]
-        partitions = [at for at in wanted if at[0] in self._commands.topics]
+        partitions = [(at.topic, at.partition) for at in self.partitions if at.topic in self._commands.topics]
         return await read_commits(self._cluster, self._client_id, group, partitions, self.login)
