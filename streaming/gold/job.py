@@ -118,18 +118,17 @@ def forget_device(spark: SparkSession, settings: Settings, device: str) -> None:
 def _write(gold: _Gold, new: DataFrame) -> BatchCounts:
     """Brings the table up to date with a batch of silver's new rows. Those of days that silver does not keep are late:
     it has no others of their windows any more, which stay as they are."""
-    since = F.lit(gold.whole_since)
 
     def replaced() -> BatchCounts:
-        seen, before = Observation(), gold.table.version()
-        late = F.count_if(F.col("event_time") < since)
-        watched = new.observe(seen, F.count(F.lit(1)).alias("rows"), late.alias("late"))
-        _replace(gold, watched.where(F.col("event_time") >= since), gold.silver.read())
-        # A backfill and the job may write at once. Where the other's figures of newer silver came between our look at
-        # silver and our MERGE, Delta sees no conflict, and ours, which are older, took their place.
-        if gold.table.changes_since(before) > 1:
-            return replaced()
-        return BatchCounts(seen.get["rows"], 0, late=seen.get["late"])
+        while True:
+            seen, before, since = Observation(), gold.table.version(), F.lit(gold.whole_since)
+            late = F.count_if(F.col("event_time") < since)
+            watched = new.observe(seen, F.count(F.lit(1)).alias("rows"), late.alias("late"))
+            _replace(gold, watched.where(F.col("event_time") >= since), gold.silver.read())
+            # A backfill and the job may write at once. Where the other's figures of newer silver came between our look
+            # at silver and our MERGE, Delta sees no conflict, and ours, which are older, took their place.
+            if gold.table.changes_since(before) <= 1:
+                return BatchCounts(seen.get["rows"], 0, late=seen.get["late"])
 
     return retried(replaced)  # what is computed anew is right, whatever compaction or forget has written between
 

@@ -391,7 +391,7 @@ def test_a_forgotten_device_is_in_no_window_any_more(spark: SparkSession, tmp_pa
 
 
 def test_a_reading_of_a_day_that_silver_no_longer_has_is_counted_and_changes_nothing(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of yesterday midnight on silver is whole; what is older would be computed from what is left."""
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -406,4 +406,13 @@ def test_a_reading_of_a_day_that_silver_no_longer_has_is_counted_and_changes_not
     assert "deleted" in next(maintain.due(spark, settings.stream, silver, datetime.now(UTC), dry_run=False))
     for_ever = gold._Gold(spark, lake(tmp_path))  # which brings back nothing of what is deleted
     assert gold._write(for_ever, rows(spark, [old])).late == 1
+    replace = gold._replace
+
+    def conflict(*_: object) -> None:  # with maintain, which deletes another day
+        monkeypatch.setattr(gold, "_replace", replace)
+        silver.note_whole_since(today.date())
+        raise RuntimeError("DELTA_CONCURRENT_APPEND")
+
+    monkeypatch.setattr(gold, "_replace", conflict)
+    assert gold._write(part, rows(spark, [whole])).late == 1
     assert_same(table(part.table.read().where("window = '1m tumbling'")), expected([whole], ["1m tumbling"]))
