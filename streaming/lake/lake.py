@@ -72,8 +72,8 @@ def retried(action: Callable[[], T], attempts: int = 6) -> T:
 
 
 class DeltaTable:
-    """One Delta table of the lake, ``sql_name`` in SQL. Blocks for its files; what Spark raises comes through,
-    conflicts after they were retried: compaction, retention or forget may have rewritten what a change has read."""
+    """One Delta table of the lake, ``sql_name`` in SQL. Blocks for its files; what Spark raises comes through. A MERGE
+    or DELETE is done again after a conflict: compaction, retention or forget may have rewritten what it read."""
 
     def __init__(self, spark: SparkSession, stream: StreamSettings, name: str) -> None:
         self._spark = spark
@@ -116,7 +116,7 @@ class DeltaTable:
         """Adds the rows of a query's micro-batch, unless the table has that batch already. Raises StreamError if it has
         a later one: the checkpoint is an older copy, and Delta would leave out new rows under numbers it knows."""
         if self._catalog_name is None:
-            last = retried(lambda: jvm.delta_append(rows, self.url, query, batch))
+            last = jvm.delta_append(rows, self.url, query, batch)
         elif (last := self.last_batch(query)) < batch:
             writer = rows.write.format("delta").mode("append").option("txnAppId", query).option("txnVersion", batch)
             self.save(writer)
@@ -158,8 +158,10 @@ class DeltaTable:
         return newest[0] if newest is not None and newest[0] is not None else 0
 
     def save(self, writer: DataFrameWriter) -> None:
-        name = self._catalog_name
-        retried(lambda: writer.saveAsTable(name) if name else writer.save(self.url))
+        if self._catalog_name:
+            writer.saveAsTable(self._catalog_name)
+        else:
+            writer.save(self.url)
 
     def merge(self, rows: DataFrame, same: str, *clauses: str, attempts: int = 6) -> Row:
         """Changes the rows ``t`` of the table by ``rows``, ``s`` in the SQL of ``same`` (whether two belong together)

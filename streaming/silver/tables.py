@@ -19,7 +19,7 @@ from pyspark.sql.types import DoubleType, LongType, StructType
 from config.errors import ConfigError
 from config.settings import StreamSettings
 from streaming.decoding.decode import GOOD
-from streaming.lake.lake import DeltaTable, held
+from streaming.lake.lake import DeltaTable, held, retried
 from streaming.lake.ranges import MOST_RANGES, TimeRange, joined
 from streaming.silver.match import Places, Slice, divided, match_condition, reject_condition
 from streaming.silver.reach import Reach
@@ -139,7 +139,7 @@ class SilverTables:
         columns = [F.col(f"`{it.name}`").cast(it.dataType).alias(it.name) for it in self.silver.read().schema
                    if it.name.lower() in known]  # fmt: skip
         rows = new.withColumn("ingested_at", _now()).select(*columns)
-        self.silver.append(rows, query=writer, batch=batch)
+        retried(lambda: self.silver.append(rows, query=writer, batch=batch))
 
     def insert(self, rows: DataFrame, brought: Arrivals) -> int:
         """Adds the readings that silver does not have yet, each once, and returns how many those were. ``rows`` as
@@ -238,6 +238,6 @@ def _evolve(spark: SparkSession, silver: DeltaTable, signals: StructType) -> Non
         raise ConfigError(*problems)
     if widened:  # in one commit; Delta's type widening refuses long to double, which beyond 2^53 is not exact
         writer = rows.withColumns(widened).write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-        silver.save(writer.partitionBy(*PARTITIONS))
+        retried(lambda: silver.save(writer.partitionBy(*PARTITIONS)))
     if added:
         spark.sql(f"ALTER TABLE {silver.sql_name} ADD COLUMNS ({', '.join(added)})")

@@ -18,7 +18,7 @@ from streaming.bronze.job import GAPS
 from streaming.devices.job import DEVICE_EVENTS
 from streaming.errors import StreamError
 from streaming.job import JobContext
-from streaming.lake.lake import DeltaTable
+from streaming.lake.lake import DeltaTable, retried
 from streaming.lake.storage import Folder, LocalFolder
 from streaming.options import LAKE_JOBS
 from streaming.runtime import job_lock
@@ -188,7 +188,7 @@ def test_a_batch_is_appended_without_reading_the_log_for_its_mark(
         return mark(snapshot, writer)
 
     monkeypatch.setattr(jvm, "delta_mark", other_first)
-    table.append(rows, query="bronze", batch=4)
+    retried(lambda: table.append(rows, query="bronze", batch=4))
     assert table.read().count() == 5
 
 
