@@ -14,7 +14,7 @@ import pytest
 
 from bridge.errors import SpoolError
 from bridge.spool import segments as spool_segments
-from bridge.spool.record import FIXED_BYTES, SpoolBatch
+from bridge.spool.record import FIXED_BYTES, ID_BITS, SpoolBatch
 from bridge.spool.recovery import SpoolReport
 from bridge.spool.spool import Spool
 from bridge.spool.store import Store
@@ -201,6 +201,17 @@ async def test_index_and_log_damaged_together_are_counted_by_the_tally(tmp_path:
     assert report.exact
     assert [path.name.split("-")[0] for path in report.put_aside] == ["index.db.damaged"]
     assert report.put_aside[0].exists()
+
+
+async def test_the_numbers_of_lost_batches_are_not_used_again(tmp_path: Path) -> None:
+    await filled(tmp_path / "s", clean=True)
+    (tmp_path / "s" / "index.db").unlink()
+    segments(tmp_path / "s")[-1].unlink()
+    spool = await opened_spool(tmp_path / "s")
+    assert spool.batches < STORED
+    ids = await spool.append([batch(number) for number in range(PARTITIONS)])
+    assert {id_ % (1 << ID_BITS) for id_ in ids} == {BATCHES // PARTITIONS + 1}
+    await spool.close()
 
 
 def beyond_its_index(folder: Path) -> tuple[list[int], int]:
