@@ -3,6 +3,7 @@
 command_letters.py   dead letters of records that can never be commands
 command_share.py     the part of the MQTT connection that belongs to one ``[[commands]]``
 command_topics.py    whether the Kafka topics of commands can keep what is promised; makes the status topic
+command_uplink.py    what devices send back to one ``[[commands]]``, read by every worker
 command_view.py      what is said about one ``[[commands]]``: log lines, metrics, problems, and /status
 commanding.py        commands in a worker: for each ``[[commands]]`` a group member, a dispatcher, and what is around it
 copies.py            which group takes a message that the sessions of two receive, also while a subscription is new

@@ -19,10 +19,9 @@ from bridge.backoff import Backoff
 from bridge.commands.dispatcher import Dispatcher
 from bridge.commands.partition import Earlier
 from bridge.commands.plan import CommandPlan
-from bridge.commands.reading import read_answer, read_delivery, read_presence
 from bridge.commands.sink import StatusWriter
 from bridge.errors import BridgeError, RefusedError, UnreachableError
-from bridge.kafka.feed import StatusTail, TopicFeed
+from bridge.kafka.feed import StatusTail
 from bridge.kafka.group import GroupMember
 from bridge.waiting import end_tasks
 from config.errors import GatewayError, forget_frames
@@ -30,12 +29,12 @@ from gateway.base.problem import Problem
 from gateway.components.command_letters import LETTERS_PARTITION, CommandDeadLetters
 from gateway.components.command_share import LinkShare
 from gateway.components.command_topics import prepare_topics
+from gateway.components.command_uplink import Uplink
 from gateway.components.command_view import CommandView
 from gateway.mqtt.publish_link import PublishLink
 
 if TYPE_CHECKING:
     from bridge.commands.ports import Committed, Partition
-    from bridge.dead_letters.reading import LoggedRecord
     from bridge.ports import Producer
     from bridge.wire import DeadLetterReason
     from config.settings import Settings
@@ -196,10 +195,10 @@ class CommandRunner:
         self._producer = producer
         self._login = login
         self._tail = StatusTail(settings.kafka, client_id, commands.status_topic, login)
-        self._ways = _ways_back(settings, commands)
+        self._uplink = Uplink(
+            settings, commands, client_id, login, self.dispatcher, partial(self._note_leaderless, "answers"), self.look
+        )
         self._group: GroupMember | None = None
-        self._feed: TopicFeed | None = None
-        self._rewind_ms: int | None = None
         self._new: dict[Partition, Committed | None] = {}  # assigned, without their earlier statuses yet
         self._assignments = 0
         self._leaderless: list[Partition] = []  # of the commands, at the last look
@@ -218,8 +217,9 @@ class CommandRunner:
             asyncio.create_task(self._looking_for_leaders(), name=f"leaders {self.name}"),
             asyncio.create_task(self._again("status topic", self._keep_topic), name=f"status topic {self.name}"),
         ]
-        if self._ways:
-            self._tasks.append(asyncio.create_task(self._again("answers", self._listen), name=f"answers {self.name}"))
+        if self._uplink.is_wanted:
+            reading = self._again("answers", self._uplink.read)
+            self._tasks.append(asyncio.create_task(reading, name=f"answers {self.name}"))
 
     async def stop(self, deadline_ns: int, *, retire: bool) -> None:
         """Leave the group, for good with ``retire``. It calls ``revoked``, which finishes what can be finished."""
@@ -303,7 +303,7 @@ class CommandRunner:
                 records = await group.read()
                 if records:
                     self.dispatcher.take(records)
-                    self._rewind_to(self.dispatcher.rewind_ms())  # answers since then are read again
+                    self._uplink.rewind(self.dispatcher.rewind_ms())  # answers since then are read again
                     self.look()
         finally:
             await end_tasks(assigning, failed=partial(self._log_failure, "earlier statuses"))
@@ -440,46 +440,6 @@ class CommandRunner:
             return
         self.dispatcher.committed(offsets, too_large)
 
-    # --- the way back --------------------------------------------------------------------------------
-
-    async def _listen(self) -> None:
-        """Read the topics that bring something back. ``_again`` calls it again after a failure."""
-        feed = TopicFeed(self._settings.kafka, self._link.client_id, sorted(self._ways), self._login)
-        await feed.start()
-        try:
-            self._feed = feed
-            self.dispatcher.begin_answers(feed.positions)
-            self._note_leaderless("answers", feed.leaderless)
-            self.look()
-            while not feed.can_read_more():
-                if (moment_ms := self._rewind_ms) is not None:
-                    await feed.rewind(moment_ms)
-                    if self._rewind_ms == moment_ms:  # no earlier one was asked for meanwhile
-                        self._rewind_ms = None
-                for record in await feed.read():
-                    self._take_uplink(record)
-                self.look()
-        finally:
-            self._feed = None
-            self._rewind_to(self.dispatcher.oldest_ms())  # the next feed reads again from there
-            await feed.stop()
-
-    def _rewind_to(self, moment_ms: int | None) -> None:
-        """Have answers from that moment on read again."""
-        if moment_ms is not None:
-            self._rewind_ms = moment_ms if self._rewind_ms is None else min(moment_ms, self._rewind_ms)
-
-    def _take_uplink(self, record: LoggedRecord) -> None:
-        """Give the dispatcher a record from a device, as each kind that its topic brings."""
-        dispatcher = self.dispatcher
-        for kind in self._ways[record.place.topic]:
-            if kind == "answers" and (answer := read_answer(record)) is not None:
-                dispatcher.answered(answer)
-            elif kind == "delivered_by" and (delivery := read_delivery(record)) is not None:
-                dispatcher.delivered(delivery)
-            elif kind == "presence" and (presence := read_presence(record)) is not None:
-                dispatcher.heard(presence)
-
     # --- time ----------------------------------------------------------------------------------------
 
     def look(self) -> None:
@@ -496,10 +456,10 @@ class CommandRunner:
 
     def _can_answer(self) -> bool:
         """Whether an answer would be received: the answers' sessions are subscribed, and their topic is read."""
-        if not self._ways:
+        if not self._uplink.is_wanted:
             return True
         names = {name for name in (self._commands.answers, self._commands.delivered_by) if name is not None}
-        return self._feed is not None and self._worker.mqtt.fetches(names)
+        return self._uplink.is_read and self._worker.mqtt.fetches(names)
 
     def _arm(self, due_ns: int, now_ns: int) -> None:
         """Have ``look`` called at ``due_ns``, or within a second if that is later."""
@@ -514,13 +474,3 @@ class CommandRunner:
     def _ring(self) -> None:
         self._timer = None
         self.look()
-
-
-def _ways_back(settings: Settings, commands: CommandSettings) -> dict[str, list[str]]:
-    """Kafka topics that bring something back, each with the settings that name its route."""
-    topics = {route.name: route.topic for route in settings.routes}
-    found: dict[str, list[str]] = {}
-    for kind in ("answers", "delivered_by", "presence"):
-        if (name := getattr(commands, kind)) is not None:
-            found.setdefault(topics[name], []).append(kind)
-    return found

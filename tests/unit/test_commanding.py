@@ -18,7 +18,7 @@ from bridge.routing.router import Router
 from bridge.waiting import end_tasks
 from config.settings import CommandSettings, MqttSettings, RouteSettings, SessionGroupSettings, Settings
 from gateway.base.group_plan import group_plans
-from gateway.components import commanding
+from gateway.components import command_uplink, commanding
 from gateway.components.commanding import CommandRunner
 from gateway.components.mqtt_side import MqttSide
 from tests.unit.manual_time import manual_time
@@ -56,7 +56,7 @@ class Sink:
 
 def make_runner() -> CommandRunner:
     runner = CommandRunner.__new__(CommandRunner)
-    runner._new, runner._assignments, runner._rewind_ms = {}, 0, None
+    runner._new, runner._assignments = {}, 0
     runner.dispatcher = Member(World(1)).dispatcher
     runner._sink = Sink()  # type: ignore[assignment]
     runner.view = SimpleNamespace(errors={})  # type: ignore[assignment]
@@ -265,11 +265,11 @@ def test_of_earlier_statuses_only_those_that_may_be_needed_are_kept() -> None:
     assert sum(map(len, found._found.values())) == 2
 
 
-def test_an_earlier_moment_is_not_replaced_by_a_later_one() -> None:
-    runner = make_runner()
+async def test_an_earlier_moment_is_not_replaced_by_a_later_one() -> None:
+    uplink = make_command_runner(lambda: None)._uplink
     for moment_ms in (None, 70, 50, None, 60):
-        runner._rewind_to(moment_ms)
-    assert runner._rewind_ms == 50
+        uplink.rewind(moment_ms)
+    assert uplink._rewind_ms == 50
 
 
 @manual_time
@@ -317,11 +317,10 @@ async def test_a_feed_that_can_read_more_is_followed_by_one_from_the_oldest_comm
         def can_read_more(self) -> bool:
             return bool(self.leaderless) and is_back
 
-    monkeypatch.setattr(commanding, "TopicFeed", Feed)
+    monkeypatch.setattr(command_uplink, "TopicFeed", Feed)
     runner = make_command_runner(lambda: None)
-    monkeypatch.setattr(runner, "look", lambda: None)
     give(runner, 1)
-    listening = asyncio.create_task(runner._again("answers", runner._listen))
+    listening = asyncio.create_task(runner._again("answers", runner._uplink.read))
     await asyncio.sleep(20)
     (problem,) = runner.view.problems()
     assert "answers cannot be read. Kafka has no leader for answers/1." in problem.text
@@ -330,7 +329,7 @@ async def test_a_feed_that_can_read_more_is_followed_by_one_from_the_oldest_comm
     assert not list(runner.view.problems())
     assert [len(feed.rewound) for feed in feeds] == [0, 1]
     await end_tasks(listening)
-    await runner._sink.close()
+    await runner.stop(0, retire=False)
 
 
 @manual_time
@@ -381,7 +380,7 @@ async def test_no_command_leaves_before_the_sessions_of_the_answers_are_subscrib
         side.sessions += (sessions := [SimpleNamespace(subscribed=state) for state in states])  # type: ignore[arg-type]
         side.groups.append(SimpleNamespace(plan=plan, sessions=sessions))  # type: ignore[arg-type]
     runner = make_command_runner(lambda: None, commands, settings, side)
-    runner._feed, runner._link.connected_ns = SimpleNamespace(), 1  # type: ignore[assignment]
+    runner._uplink._feed, runner._link.connected_ns = SimpleNamespace(), 1  # type: ignore[assignment]
     runner.look()
     assert runner.dispatcher.is_open is is_open
     assert runner._timer is not None
