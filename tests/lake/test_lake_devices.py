@@ -236,21 +236,28 @@ def test_a_batch_changes_its_devices_and_opens_no_files_of_others(
         few = rows([(name, 1, False) for name in names[at : at + 10]])
         table.save(few.drop("gone").coalesce(1).write.format("delta").mode("append"))
     opened: list[int] = []
+    sent: list[str | None] = []
     merge = DeltaTable.merge
 
     def seen(self: DeltaTable, rows: DataFrame, same: str, *clauses: str) -> Row:
+        sent.append(spark.conf.get(devices._BROADCAST))
         ranges = same.removeprefix("t.device = s.device AND ")
         opened.append(len(self.read().alias("t").where(ranges).inputFiles()))
         return merge(self, rows, same, *clauses)
 
     monkeypatch.setattr(DeltaTable, "merge", seen)
+    monkeypatch.setattr(devices, "_MOST_SENT", 50)
+    limit = spark.conf.get(devices._BROADCAST)
     for batch, changed in ((2, names[9:11]), (3, ["${spark.app.name}"]), (4, names)):
-        devices._merge(table, rows([(name, batch, False) for name in [*changed, f"new {batch}"]]))
+        its = [*changed, f"new {batch}"]
+        devices._merge(table, rows([(name, batch, False) for name in its]), len(its))
         found = [(row.device, row.batch) for row in table.read().collect()]
         assert len(dict(found)) == len(found), "a device is there twice"
         assert {name for name, at in found if at == batch} == {*changed, f"new {batch}"}
+    assert sent == [limit, limit, "-1"], "60 devices are not sent to every task"
+    assert spark.conf.get(devices._BROADCAST) == limit
     assert opened[0] <= 3, "of six files, two with the devices and one around the new name"
-    devices._merge(table, rows([("a" * 40, 5, True)]))
+    devices._merge(table, rows([("a" * 40, 5, True)]), 1)
     assert sorted(row.device for row in table.read().collect()) == sorted(
         [*(name for name in names if name != "a" * 40), "new 2", "new 3", "new 4"]
     )
