@@ -303,11 +303,11 @@ def _signals(lake: _Lake, silver: DataFrame | None) -> None:
         if row.signal is not None:
             counts[row.device, row.signal] += row.times
     known = load_device_schemas(lake.stream.silver.schemas).signals
-    for number, ((device, signal), count) in enumerate(counts.most_common(MOST_SIGNALS)):
+    for number, (device, signal) in enumerate(worst_of(counts)):
         if silver is not None and signal in silver.columns:
             unit = known[signal].unit if signal in known else ""
             plot = _signal(silver, alerts, device, signal, f"{signal} ({unit})" if unit else signal)
-            times = "once" if count == 1 else f"{count:,} times"
+            times = "once" if counts[device, signal] == 1 else f"{counts[device, signal]:,} times"
             more = f" (the {_MOST_MARKS} worst readings are marked)" if len(plot.marks) == _MOST_MARKS else ""
             look_for = (
                 f"Anomalous {times}{more}. A single mark far from the others is a wrong reading; a row of them is a"
@@ -321,6 +321,19 @@ def _signals(lake: _Lake, silver: DataFrame | None) -> None:
         "A device with alerts on all of its signals has one fault.",
         Table(groups.columns, [tuple(row) for row in top[:_MOST_ROWS]], total),
     )
+
+
+def worst_of(alerts: Mapping[tuple[str, str], int]) -> list[tuple[str, str]]:
+    """Device and signal of the most alerts, :data:`MOST_SIGNALS` of them; of one signal at most a third, while there
+    are others, or one kind of fault would fill the page."""
+    ordered = sorted(alerts, key=lambda key: (-alerts[key], key))
+    taken: Counter[str] = Counter()
+    is_surplus = {}
+    for key in ordered:
+        taken[key[1]] += 1
+        is_surplus[key] = taken[key[1]] > MOST_SIGNALS // 3
+    chosen = sorted(ordered, key=lambda key: is_surplus[key])[:MOST_SIGNALS]
+    return [key for key in ordered if key in chosen]
 
 
 def _signal(silver: DataFrame, alerts: DataFrame, device: str, signal: str, label: str) -> Signal:

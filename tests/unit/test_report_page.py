@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from streaming.report.lake import bucket_s, rates, stacked
+from streaming.report.lake import MOST_SIGNALS, bucket_s, rates, stacked, worst_of
 from streaming.report.page import Figure, Finding, Report, render
 from streaming.report.plots import Bars, Histogram, Lines, Plot, Signal
 from tests.unit.report_sample import BEGIN_S, full_report
@@ -155,6 +155,16 @@ def test_reasons_without_a_colour_are_put_together() -> None:
     stacks = stacked([(f"reason{number}", 0.0, 100 - number) for number in range(12)])
     assert list(stacks) == [*(f"reason{number}" for number in range(7)), "others"]
     assert stacks["others"] == [(0.0, sum(100 - number for number in range(7, 12)))]
+
+
+def test_one_signal_does_not_take_the_whole_page() -> None:
+    alerts = {(f"pump-{number:02}", "temperature"): 50 - number for number in range(20)}
+    alerts |= {(f"room-{number:02}", "humidity"): 2 for number in range(20)}
+    chosen = worst_of(alerts)
+    assert len(chosen) == MOST_SIGNALS
+    assert chosen[0] == ("pump-00", "temperature")
+    assert sum(signal == "humidity" for _, signal in chosen) == MOST_SIGNALS // 3
+    assert len(worst_of({("a", "x"): 1})) == 1
 
 
 def test_stretches_of_time_have_round_lengths() -> None:
