@@ -181,8 +181,10 @@ class SilverTables:
     def _unknown(self, good: DataFrame, received: TimeRange) -> DataFrame:
         """The readings without those of records that silver has, and without copies of these. By other schemas they may
         have had another time or device, and so another record id."""
-        known = good.join(self._places(received), list(PLACE), "left_semi").select("record_id")
-        return good.join(known, "record_id", "left_anti").select(*good.columns)
+        known = good.join(self._places(received), list(PLACE), "left_semi")
+        known = known.select(F.col("record_id").alias("_id"), F.unix_micros("device_time").alias("_at"))
+        apart = F.abs(F.unix_micros("device_time") - F.col("_at"))  # none, where record ids have the time
+        return good.join(known, (F.col("record_id") == F.col("_id")) & (apart <= self._around_us), "left_anti")
 
     def _release(self, good: DataFrame, received: TimeRange) -> None:
         """Deletes from the quarantine what is good by now, and in silver."""

@@ -547,14 +547,19 @@ def with_beacons(tmp_path: Path) -> Settings:
 def test_without_a_clock_an_id_that_comes_again_much_later_is_another_reading(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A device's counter begins anew, and a backlog has weeks of it in one batch."""
+    """A device's counter begins anew, and a backlog has weeks of it in one batch, also of readings that are there."""
     chosen = with_beacons(tmp_path)
-    for batch in ([(0, "1"), (6, "1"), (20, "1")], [(12, "1"), (14, "1"), (22, "2")]):
-        sent = [Sent(2 * day, NOON_MS + day * DAY_MS, seq=day, message_id=own, type="beacon") for day, own in batch]
-        batch_of(spark, tmp_path, sent)
-    run(spark, tmp_path, chosen)
-    kept = lake_tables.silver(spark, chosen.stream).select("seq").collect()
-    assert sorted(it.seq for it in kept) == [0, 12, 20, 22]
+
+    def kept(*batches: list[tuple[int, str]]) -> list[int]:
+        for batch in batches:
+            sent = [Sent(2 * day, NOON_MS + day * DAY_MS, seq=day, message_id=own, type="beacon") for day, own in batch]
+            batch_of(spark, tmp_path, sent)
+        run(spark, tmp_path, chosen)
+        return sorted(it.seq for it in lake_tables.silver(spark, chosen.stream).select("seq").collect())
+
+    assert kept([(0, "1"), (6, "1"), (20, "1")], [(12, "1"), (14, "1"), (22, "2")]) == [0, 12, 20, 22]
+    shutil.rmtree(tmp_path / "checkpoints")
+    assert kept([(20, "1"), (26, "1"), (40, "1")]) == [0, 12, 20, 22, 40]
 
 
 def test_a_late_reading_and_one_without_a_clock_open_no_files_of_other_devices(
