@@ -219,13 +219,12 @@ def small_disk(folder: Path) -> Iterator[Path | None]:
     """A file system of 48 MiB at ``folder``; None where it cannot be mounted, as for anybody but root."""
     folder.mkdir(parents=True, exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode:
-        yield None
-        return
     try:
-        yield folder
+        is_there = os.geteuid() == 0 and not subprocess.run(command, check=False, capture_output=True).returncode
+        yield folder if is_there else None
     finally:
-        subprocess.run(["umount", "--lazy", folder], check=True)
+        if folder.is_mount():  # also where a signal came while it was mounted
+            subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def faked_clock(clock: Path) -> dict[str, str]:
