@@ -70,7 +70,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
         self._sync_task: asyncio.Task[None] | None = None  # aiokafka's, which renews metadata
         self._connecting: dict[object, asyncio.Lock] = {}  # by place: one attempt at a time
         self._asking: dict[object, asyncio.Task[Any]] = {}  # a metadata request under way, by node
-        self._asked_s = float("-inf")  # when metadata were last asked for
+        self._again_s = float("-inf")  # metadata are not asked for earlier, by the loop's clock
         self._leaders = Leaders()
         self._silent: set[object] = set()  # nodes that did not answer the last metadata request
         self._renewals: dict[Place, asyncio.TimerHandle | asyncio.Task[None]] = {}  # of the connection in that place
@@ -255,11 +255,10 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
     async def _metadata_update(self, cluster_metadata: Any, topics: Iterable[str]) -> bool:
         """aiokafka's: ask for metadata of these topics (none: of all) and take them. True when they came.
 
-        Pauses between two questions: a fetcher asks at once again while a partition has no leader. Without the pause it
-        asked 2,700 times a second."""
+        Pauses after an answer in which a partition has no leader: a fetcher asks at once again then, and did so 2,700
+        times a second."""
         loop = asyncio.get_running_loop()
-        await asyncio.sleep(self._asked_s + self._retry_backoff - loop.time())
-        self._asked_s = loop.time()
+        await asyncio.sleep(self._again_s - loop.time())
         try:
             # False: otherwise brokers with automatic creation would create a missing topic.
             answer = await self._ask_for_metadata(Metadata(list(topics) if topics else None, False))
@@ -273,6 +272,8 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
             return False
         self._leaders.latest(answer, time.monotonic())
         cluster_metadata.update_metadata(answer)
+        is_led = all(row[2] >= 0 for *_, rows in answer.topics for row in rows)
+        self._again_s = float("-inf") if is_led else loop.time() + self._retry_backoff
         bootstrap = self._conns.pop((_BOOTSTRAP, ConnectionGroup.DEFAULT), None)
         if bootstrap is not None:
             bootstrap.close()

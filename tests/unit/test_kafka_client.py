@@ -31,6 +31,7 @@ class Wire:
         self.silent: set[str] = set()  # takes a connection, answers nothing
         self.unconnectable: set[str] = set()  # a connection is never made
         self.refusing: set[str] = set()
+        self.leader = 1  # of a partition
         self.asked: list[str] = []
         self.requests: list[Any] = []
         self.connected: list[str] = []
@@ -48,8 +49,9 @@ class Wire:
             if host in self.silent:
                 await for_ever()
             return SimpleNamespace(
-                API_VERSION=5, controller_id=1, topics=[], brokers=[(n, str(n), 9092, None) for n in (1, 2, 3)]
-            )
+                API_VERSION=5, controller_id=1, topics=[(0, "telemetry", False, [(0, 0, self.leader, [1], [1], [])])],
+                brokers=[(n, str(n), 9092, None) for n in (1, 2, 3)],
+            )  # fmt: skip
 
         async def closed() -> None: ...
 
@@ -94,13 +96,17 @@ async def test_metadata_come_from_the_first_broker_that_answers(wire: Wire, clie
     assert wire.asked == ["1"]
 
 
-async def test_metadata_are_not_asked_for_without_a_pause(wire: Wire, client: Client) -> None:
-    """As aiokafka's fetcher does while a partition has no leader."""
+@pytest.mark.parametrize(("leader", "pause_s", "least_s"), [(1, 3600, 0), (-1, 0.1, 0.2)])
+async def test_metadata_are_asked_for_with_pauses_while_a_partition_has_no_leader(
+    wire: Wire, client: Client, leader: int, pause_s: float, least_s: float
+) -> None:
+    """aiokafka's fetcher asks at once again."""
+    wire.leader, client._retry_backoff = leader, pause_s
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     for _ in range(3):
         assert await within(60, client._metadata_update(client.cluster, {"telemetry"}))
-    assert loop.time() - began_s >= 2 * client._retry_backoff > 0
+    assert loop.time() - began_s >= least_s
 
 
 async def test_a_silent_broker_is_not_waited_for_and_asked_last_from_then_on(wire: Wire, client: Client) -> None:
