@@ -9,6 +9,7 @@ The service survives a missing, replaced or damaged file: reads raise BackendDow
 
 import contextlib
 import heapq
+import json
 import os
 import sqlite3
 import time
@@ -193,10 +194,11 @@ class Store:
         return next(self._list(_USER, (kind, check_identity(kind, identity)), user_of), None)
 
     def rules(self, *, kind: str = "", value: str = "") -> Iterator[StoredRule]:
-        """All rules in order, or those filed under this condition. For commands. Raises StoreError."""
-        if kind:
-            return self._list(f"{_RULES} ORDER BY position", (kind, value), rule_of)
-        return self._list(f"SELECT {RULE_COLUMNS} FROM rules ORDER BY position", (), rule_of)  # noqa: S608
+        """All rules in order, or those with this condition, alone or beside others. For commands. Raises StoreError."""
+        where = "? = '' OR (kind = ? AND value = ?) OR instr(who, ?)"
+        sql = f"SELECT {RULE_COLUMNS} FROM rules WHERE {where} ORDER BY position"  # noqa: S608
+        found = self._list(sql, (kind, kind, value, json.dumps(value, ensure_ascii=False)), rule_of)
+        return (one for one in found if not kind or (kind, value) in one.rule.who)
 
     def tenants(self) -> Iterator[Tenant]:
         """All tenants by name. For commands. Raises StoreError."""

@@ -82,6 +82,7 @@ def test_all_that_a_rule_can_say(acl: Command) -> None:
     }  # fmt: skip
     assert acl.json("list", "--tenant", "acme", "--group", "north") == [rule]
     assert acl.json("list", "--tenant", "acme", "--group", "south") == []
+    assert acl.json("list", "--address", "10.9.9.9/8") == [rule], "a network in another spelling"
 
 
 @pytest.mark.parametrize(("arguments", "fault"), [

@@ -16,7 +16,7 @@ from unittest.mock import Mock
 import pytest
 
 from auth import passwords
-from auth.model import Ban, Rule, Tenant
+from auth.model import Ban, Rule, Tenant, Who
 from auth.store.records import User
 from auth.store.store import Store
 from config.errors import ExitStatus
@@ -174,6 +174,26 @@ class TestUser:
         assert store.count_users() == 2
         assert f"still name ann: {rule}" in run("user", "remove", "ann").out
         assert [user.identity for user in store.users()] == ["bob"]
+
+    def test_a_rule_with_several_conditions_still_names_each_of_them(self, run: Any, store: Store) -> None:
+        who: Who = (("clientid", "c"), ("username", "ann"), ("address", "10.0.0.0/8"), ("tenant", "acme"))
+        run("tenant", "add", "acme")
+        run("user", "add", "ann", "--generate")
+        run("user", "add", "10.1.2.3/8", "--kind", "address")
+        with store.edit("test") as edit:
+            rule = edit.rules.append(Rule("allow", "t", who))
+        assert run("user", "show", "ann", "--json").data["rules"] == [rule]
+        assert f"still name ann: {rule}" in run("user", "remove", "ann").out
+        left = run("user", "remove", "10.9.9.9/8", "--kind", "address", "--json").data["rules_left"]
+        assert left == {"10.9.9.9/8": [rule]}
+        assert f"still name it: {rule}" in run("tenant", "remove", "acme").out
+
+    def test_show_tells_the_ban_of_a_whole_network(self, run: Any, store: Store) -> None:
+        run("user", "add", "10.1.0.0/16", "--kind", "address")
+        add_bans(store, Ban("address", "10.1.0.0/24"), Ban("address", "fd00::/8"))
+        assert "banned_until   -" in run("user", "show", "10.1.2.3/16", "--kind", "address").out
+        add_bans(store, Ban("address", "10.0.0.0/8"))
+        assert "banned_until   never" in run("user", "show", "10.1.2.3/16", "--kind", "address").out
 
     def test_list_and_show(self, run: Any, store: Store) -> None:
         run("user", "add", "ann\x1b[31m", "--generate", "--group", "ops")

@@ -11,6 +11,7 @@ from auth.rules.files import action_text, rule_as_json
 from auth.rules.rules import rule_problem
 from auth.rules.topics import parse_topic
 from auth.store.records import StoredRule
+from auth.store.values import check_identity
 from config.errors import ExitStatus
 from gateway.cli.access import acl_check as auth_acl_check
 from gateway.cli.access import acl_files as auth_acl_files
@@ -158,7 +159,7 @@ def _remove(arguments: argparse.Namespace) -> int:
 
 def _list(arguments: argparse.Namespace) -> int:
     """List rules, in the order they are asked."""
-    wanted = set(_conditions(arguments))
+    wanted = {(kind, check_identity(kind, value)) for kind, value in _conditions(arguments)}  # as they are stored
     with database(arguments) as (_settings, store):
         found = (stored for stored in store.rules() if wanted <= set(stored.rule.who))
         head = ("ID", "PERMISSION", "ACTION", "TOPIC", "WHO", "ONLY")

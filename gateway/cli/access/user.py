@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from auth.errors import NotStoredError
+from auth.model import Ban
 from auth.moments import format_moment
+from auth.networks import enclosing, prefix_code
 from auth.passwords import generate_secret, hash_argon2id, hash_device_secret, parse
 from auth.store.edit import Editor
 from auth.store.records import User
@@ -151,9 +153,8 @@ def _remove(arguments: argparse.Namespace) -> int:
     """Remove users. Their rules and bans stay: `gateway auth forget` removes those as well."""
     with database(arguments) as (_settings, store):
         with store.edit(operator()) as editor:
-            for name in arguments.names:
-                editor.users.remove(arguments.kind, name)
-        left = {name: _rules_of(store, arguments.kind, name) for name in arguments.names}
+            removed = {name: editor.users.remove(arguments.kind, name) for name in arguments.names}
+        left = {name: _rules_of(store, user) for name, user in removed.items()}
     if arguments.json:
         print_json({"kind": arguments.kind, "removed": arguments.names, "rules_left": left})
         return ExitStatus.OK
@@ -164,8 +165,20 @@ def _remove(arguments: argparse.Namespace) -> int:
     return ExitStatus.OK
 
 
-def _rules_of(store: Store, kind: str, name: str) -> list[int]:
-    return [one.id for one in store.rules(kind=kind, value=name)]
+def _rules_of(store: Store, user: User) -> list[int]:
+    return [one.id for one in store.rules(kind=user.kind, value=user.identity)]
+
+
+def _ban_of(store: Store, user: User) -> Ban | None:
+    """The present ban of the user's name, or of its whole network."""
+    now_s = time.time()
+    if user.kind == "address":
+        length = prefix_code(user.identity)
+        wider = [ban for ban in store.bans(now_s=now_s) if ban.kind == "address" and prefix_code(ban.value) <= length]
+        holding = enclosing(user.identity.partition("/")[0], [prefix_code(ban.value) for ban in wider])
+        return next((ban for ban in wider if ban.value in holding), None)
+    clientid, username = (user.identity if user.kind == kind else "" for kind in ("clientid", "username"))
+    return store.find_ban(clientid, username, "", now_s)
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -223,11 +236,9 @@ def _show(arguments: argparse.Namespace) -> int:
                 f"There is no {arguments.kind} {shown(arguments.name)}. Names are compared byte for byte; --kind names "
                 "other kinds."
             )
-        name = user.identity
-        clientid, username = (name if user.kind == kind else "" for kind in ("clientid", "username"))
-        ban = store.find_ban(clientid, username, "", time.time())
+        ban = _ban_of(store, user)
         data = _as_data(user) | {
-            "rules": _rules_of(store, user.kind, name),
+            "rules": _rules_of(store, user),
             "banned_until": None if ban is None else format_moment(ban.until_s),
         }
     if arguments.json:
