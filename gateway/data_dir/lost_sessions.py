@@ -307,32 +307,33 @@ def acknowledge(directory: Path, losses: Iterable[LostSession]) -> None:
     """Note these losses as acknowledged. Raises OSError. Each is noted by itself: with a clock that is ahead, a moment
     would also acknowledge later losses."""
     path = _acknowledged_path(directory)
-    kept = {_key(loss) for loss in _found_in(directory)}
-    seen = (_seen(path) & kept) | {_key(loss) for loss in losses}
+    found, unreadable = _found_in(directory)
+    seen = _seen(path) if unreadable else _seen(path) & {_key(loss) for loss in found}
+    seen |= {_key(loss) for loss in losses}
     durable.write(path, json.dumps(sorted(seen)) + "\n")
 
 
-def read_losses(directory: Path, now_ms: int) -> list[LostSession]:
-    """The unacknowledged losses of a data directory's workers. Raises OSError."""
+def read_losses(directory: Path, now_ms: int) -> tuple[list[LostSession], list[Path]]:
+    """The unacknowledged losses of a data directory's workers, and the files that cannot be understood. Raises
+    OSError."""
     seen = _seen(_acknowledged_path(directory))
-    found = _found_in(directory)
+    found, unreadable = _found_in(directory)
     new = [loss for loss in found if loss.at_ms > now_ms - KEPT_MS and _key(loss) not in seen]
-    return sorted(new, key=lambda loss: loss.at_ms)
+    return sorted(new, key=lambda loss: loss.at_ms), unreadable
 
 
-def _found_in(directory: Path) -> list[LostSession]:
-    """All losses in the files of a data directory's workers, acknowledged ones too."""
+def _found_in(directory: Path) -> tuple[list[LostSession], list[Path]]:
+    """All losses in the files of a data directory's workers, acknowledged ones too; the damaged files."""
     found: list[LostSession] = []
-    try:
-        paths = sorted(path for path in directory.iterdir() if path.match("worker-*.lost-sessions.json"))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    for path in paths:
+    unreadable = []
+    for path in sorted(path for path in directory.iterdir() if path.match("worker-*.lost-sessions.json")):
         try:
             found += _losses(_read(path))
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            continue  # its own worker logs this
-    return found
+        except FileNotFoundError:
+            continue  # its slot was given up meanwhile
+        except (ValueError, KeyError, TypeError):
+            unreadable.append(path)
+    return found, unreadable
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -166,10 +166,10 @@ async def test_an_acknowledgement_ends_it_for_every_worker_until_the_next(site: 
         lost.explain("EMQX counted none of it.")
         assert not lost.unexplained()
         assert lost.problems()[0].text.endswith("EMQX counted none of it.")
-    (read,) = read_losses(site.folder, site.now_ms)
+    (read,), _ = read_losses(site.folder, site.now_ms)
     assert read.emqx == "EMQX counted none of it."
     acknowledge(site.folder, [read])
-    assert read_losses(site.folder, site.now_ms) == []
+    assert read_losses(site.folder, site.now_ms) == ([], [])
     async with site.life() as lost:
         assert lost.problems() == ()
         lost.stands("gw-0-0", [A])
@@ -187,7 +187,7 @@ async def test_an_acknowledgement_under_a_wrong_clock_hides_no_later_loss(site: 
             assert missed(lost)
             assert len(lost.open()) == 1, "the one just now"
             await lost._writing
-            acknowledge(site.folder, read_losses(site.folder, site.now_ms))
+            acknowledge(site.folder, read_losses(site.folder, site.now_ms)[0])
             assert lost.problems() == (), "and those before stay seen"
             site.now_ms -= 0 if moment else 3 * HOUR_MS
             site.now_ms += 1
@@ -206,7 +206,7 @@ async def test_marks_that_cannot_be_read_are_said_and_what_they_hid_is_shown(sit
             assert len(lost.problems()) == 1
     assert [line["event"] for line in logs] == ["lost_sessions_marks_not_read"]
     assert "gateway acknowledge" in logs[0]["consequence"]
-    acknowledge(site.folder, read_losses(site.folder, site.now_ms))
+    acknowledge(site.folder, read_losses(site.folder, site.now_ms)[0])
     with capture_logs() as logs:
         async with site.life() as lost:
             assert lost.problems() == ()
@@ -241,7 +241,7 @@ async def test_a_file_that_makes_no_sense_is_said_and_a_full_disk_ends_nothing(s
             async with site.life(crashes=True):
                 pass
         assert [line["event"] for line in logs] == ["lost_sessions_not_read"], text
-        assert read_losses(site.folder, site.now_ms) == []
+        assert read_losses(site.folder, site.now_ms) == ([], [])
     path.unlink()
     path.with_name(f"{path.name}.draft").mkdir()
     with capture_logs() as logs:
@@ -277,13 +277,19 @@ async def test_the_command_shows_and_acknowledges(site: Site, cli: Cli, monkeypa
     monkeypatch.setenv("GATEWAY_DATA_DIR", os.fspath(site.folder))
     arguments = ["acknowledge", "--config", os.fspath(config)]
     assert "No session is known to be lost" in cli(*arguments, status=ExitStatus.NOT_FOUND).out
+    damaged = site.folder / "worker-1.lost-sessions.json"
+    damaged.write_text("{")
+    assert cli(*arguments, status=ExitStatus.INCOMPLETE).out.startswith(f"{damaged} is damaged.")
     lost = LostSessions(site.folder / "worker-0.lost-sessions.json", found=site.found.append)
     lost.stands("gw-0-0", [A])
     assert missed(lost)
     await lost.stop(0)
-    text = cli(*arguments).out
+    text = cli(*arguments, status=ExitStatus.INCOMPLETE).out
     assert "Lost: session 0 (gw-0-0) at " in text
     assert text.endswith("Acknowledged: 1.\n")
     assert lost.problems() == (), "the worker sees it at its next look"
+    damaged.unlink()
     cli(*arguments, status=ExitStatus.NOT_FOUND)
     assert json.loads((site.folder / "worker-0.lost-sessions.json").read_text())["losses"], "it stays written down"
+    monkeypatch.setenv("GATEWAY_DATA_DIR", os.fspath(site.folder / "another"))
+    assert "No such file" in cli(*arguments, status=ExitStatus.FAILED).err

@@ -11,7 +11,7 @@ from gateway.data_dir.lost_sessions import acknowledge, read_losses
 
 
 def add_parser(commands: Commands) -> None:
-    status = "exit status: 0 acknowledged, 4 there was nothing to acknowledge"
+    status = "exit status: 0 acknowledged, 4 there was nothing to acknowledge, 5 a worker's file is damaged"
     commands.verb("acknowledge", _run, epilog=status, json="")
 
 
@@ -22,7 +22,7 @@ def _run(arguments: argparse.Namespace) -> int:
     settings = load_noted(arguments.config).settings
     now_ms = time.time_ns() // 1_000_000
     try:
-        losses = read_losses(settings.data_dir, now_ms)
+        losses, unreadable = read_losses(settings.data_dir, now_ms)
         if losses:
             acknowledge(settings.data_dir, losses)
     except OSError as error:
@@ -30,10 +30,13 @@ def _run(arguments: argparse.Namespace) -> int:
             f"data_dir {settings.data_dir.absolute()} cannot be used ({error.strerror}). Run this as the gateway's "
             "user, on its machine or in its container."
         ) from error
-    if not losses:
-        tell(f"No session is known to be lost in data_dir {settings.data_dir.absolute()}.")
-        return ExitStatus.NOT_FOUND
+    for path in unreadable:
+        tell(f"{path.absolute()} is damaged. Its losses are unknown until its worker writes it anew.")
     for loss in losses:
         tell(f"Lost: session {loss.describe()}.{f' {loss.emqx}' if loss.emqx else ''}")
-    print(f"Acknowledged: {len(losses)}.")
-    return ExitStatus.OK
+    if losses:
+        print(f"Acknowledged: {len(losses)}.")
+    elif not unreadable:
+        tell(f"No session is known to be lost in data_dir {settings.data_dir.absolute()}.")
+        return ExitStatus.NOT_FOUND
+    return ExitStatus.INCOMPLETE if unreadable else ExitStatus.OK
