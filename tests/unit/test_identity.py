@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import structlog
@@ -20,7 +21,10 @@ import structlog
 from bridge.spool.record import SpoolBatch
 from bridge.spool.spool import Spool, spool_path
 from config.errors import ExitStatus
+from config.settings import Settings
+from gateway.base import logs
 from gateway.cli.main import main
+from gateway.cli.service import retire
 from gateway.data_dir import meta_properties
 from gateway.data_dir.adoption import adopt, describe
 from gateway.data_dir.directory import holder, slots
@@ -365,6 +369,29 @@ async def test_slots_that_no_process_has_are_named_when_a_worker_retires(
     assert ("Something is left of worker 1, which does not run" in capsys.readouterr().out) is not runs
     if runs:
         await other.stop()
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+async def test_a_slot_with_a_session_that_another_client_uses_has_not_retired(
+    taken_over: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a session is left to its client, and its record stays: the run ends well, and the slot is not given up."""
+
+    async def run_worker(_settings: Settings, *, retiring: bool) -> Any:
+        life = Life(tmp_path / "data")
+        identity = await life.start()
+        identity.registry.record([RECORD] if taken_over else [])
+        await life.stop(Ending.RETIRED)
+        return Mock(clean=retiring), Mock()
+
+    await live(tmp_path / "data")
+    monkeypatch.setattr(retire, "run_worker", run_worker)
+    monkeypatch.setattr(logs, "configure", Mock())
+    file = tmp_path / "gateway.toml"
+    route = '[[routes]]\nname = "r"\nfilters = ["a"]\ntopic = "a"\n'
+    file.write_text(f'instance = "plant"\ndata_dir = "{tmp_path / "data"}"\n{route}')
+    status = await asyncio.to_thread(main, ["retire", "--config", str(file)])
+    assert status == (ExitStatus.UNDRAINED if taken_over else ExitStatus.OK)
 
 
 async def test_the_process_of_another_user_is_not_retired(

@@ -109,5 +109,11 @@ def _retire_slots(loaded: Loaded, left: set[int]) -> int:
         if not report.clean:
             return ExitStatus.UNDRAINED
         signals.reraise()
+        if slot in slots(settings.data_dir):
+            tell(
+                f"Worker {slot} of instance {settings.instance} is drained, but an MQTT session of it has not ended: "
+                "another client uses it. The log says which."
+            )
+            return ExitStatus.UNDRAINED
         tell(f"Worker {slot} of instance {settings.instance} has retired; it did not run.")
     return ExitStatus.OK
