@@ -45,10 +45,11 @@ def _adopt(arguments: argparse.Namespace) -> int:
     changes = adopt(settings.data_dir, settings.instance, cluster)
     for change in changes:
         tell(change)
-    if not changes:
-        tell(f"{settings.data_dir.absolute()} is instance {settings.instance}'s already: nothing to change.")
     if problem is not None:
         tell(f"The recorded Kafka cluster was not changed, since Kafka gave no answer. {problem}")
+        return ExitStatus.INCOMPLETE
+    if not changes:
+        tell(f"{settings.data_dir.absolute()} is instance {settings.instance}'s already: nothing to change.")
     return ExitStatus.OK
 
 
