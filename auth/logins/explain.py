@@ -83,7 +83,8 @@ class Explanation:
     told: Answer | None = None  # the answer for EMQX
     lock_out: LockedNow | None = None  # in the running service
     past_lock_out: bool = False  # with a generated secret, which a lock-out does not concern
-    service_asked: bool = False  # about lock-outs, which only the running service knows
+    lock_outs_known: bool = False  # only the running service knows them
+    more_lock_outs: bool = False  # the service has more than it told
     access: AccessStory | None = None
     problems: tuple[str, ...] = field(default=())
 
@@ -132,6 +133,7 @@ async def explain(
     access: tuple[Action, str, int, bool] | None = None,
     known: Allow | None = None,
     lock_outs: Sequence[LockedNow] | None = None,
+    more_lock_outs: bool = False,
     now_s: float,
 ) -> Explanation:
     """How the service decides about a login and, with ``access`` (action, topic, QoS, retain), about a topic.
@@ -144,6 +146,7 @@ async def explain(
         access: what it wants to do.
         known: tenant, groups and attributes that the caller knows of, for a client whose source cannot be asked.
         lock_outs: what the running service says; None: it could not be asked.
+        more_lock_outs: whether the service has more than it says.
         now_s: Unix seconds.
 
     Raises BackendDownError when the built-in database cannot be read.
@@ -171,6 +174,7 @@ async def explain(
             told = writer.write(request, allow)
         except BackendDownError as error:
             problems.append(str(error))
+    lock_out = next((one for one in lock_outs or () if _concerns(one, request, settings)), None)
     return Explanation(
         request=replace(request, password=""),
         checked=bool(request.password),
@@ -181,9 +185,10 @@ async def explain(
         tenant=store.tenant(allow.tenant) if allow.tenant else None,
         expire_at_s=writer.expire_at_s(allow, now_s) if outcome.allow is not None else None,
         told=told,
-        lock_out=next((one for one in lock_outs or () if _concerns(one, request, settings)), None),
+        lock_out=lock_out,
         past_lock_out=chain.past_lock_out(request) is not None,
-        service_asked=lock_outs is not None,
+        lock_outs_known=lock_out is not None or (lock_outs is not None and not more_lock_outs),
+        more_lock_outs=more_lock_outs,
         access=story,
         problems=tuple(problems),
     )

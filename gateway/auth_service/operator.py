@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.base.lifecycle import State
 from gateway.http.answers import ServiceAnswers
@@ -12,6 +12,9 @@ from gateway.http.answers import ServiceAnswers
 if TYPE_CHECKING:
     from gateway.auth_service.metrics import AuthMetrics
     from gateway.base.lifecycle import Lifecycle
+
+LOCK_OUTS_SHOWN: Final = 1000
+"""Most lock-outs in /status, which `gateway auth explain` reads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from auth.store.store import Store, database_path
 from bridge.waiting import end_tasks
 from config.values.grammar import nanoseconds
 from gateway.auth_service.metrics import AuthMetrics
-from gateway.auth_service.operator import AuthAnswers, Health
+from gateway.auth_service.operator import LOCK_OUTS_SHOWN, AuthAnswers, Health
 from gateway.auth_service.server import AuthServer
 from gateway.base.instruments import EventLoopProbe
 from gateway.base.lifecycle import Lifecycle, Service, State, Step, StopRequest
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("auth")
 
-_LOCK_OUTS_SHOWN: Final = 1000  # most lock-outs in /status, which `gateway auth explain` reads
 _LOOK_S: Final = 2.0  # between two checks of the files, a few stat calls each
 
 
@@ -113,7 +112,7 @@ class AuthProcess:
                         "address": one.address,
                         "seconds": one.left_ns // 1_000_000_000,
                     }
-                    for one in self.access.present_lock_outs(_LOCK_OUTS_SHOWN)
+                    for one in self.access.present_lock_outs(LOCK_OUTS_SHOWN)
                 ],
                 "hashes_waiting": self.hasher.waiting,
             },

@@ -64,7 +64,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def ask(store: Store, request: LoginRequest, access: Any = None, **tables: Any) -> Explanation:
-    known, lock_outs = tables.pop("known", None), tables.pop("lock_outs", None)
+    given = {name: tables.pop(name) for name in ("known", "lock_outs", "more_lock_outs") if name in tables}
     settings_ = AuthSettings.model_validate({"client_attributes": ["site"], **tables})
 
     async def run() -> Explanation:
@@ -72,9 +72,7 @@ def ask(store: Store, request: LoginRequest, access: Any = None, **tables: Any) 
         chain = make_chain(settings_, store, hasher if request.password else TrustingHasher())  # type: ignore[arg-type]
         await chain.start()
         try:
-            return await explain(
-                settings_, store, chain, request, access=access, known=known, lock_outs=lock_outs, now_s=NOW
-            )
+            return await explain(settings_, store, chain, request, access=access, now_s=NOW, **given)
         finally:
             await chain.close()
             hasher.close()
@@ -137,6 +135,16 @@ def test_a_lock_out_is_said_where_it_holds_and_of_whom_it_may_not(store: Store) 
     assert not ask(
         store, LoginRequest("ada", "press-7"), lock_outs=locked, database={"identities": ["username"]}
     ).lock_out
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_a_lock_out_may_be_one_that_the_service_does_not_tell(store: Store, more: bool) -> None:
+    """In a storm it tells the newest thousand of users, and none of addresses."""
+    locked = [LockedNow("user", "bob", "", 20 * 10**9)]
+    found = ask(store, LoginRequest("ada", "press-7"), lock_outs=locked, more_lock_outs=more)
+    assert json.loads(as_json(found))["lock_outs_known"] is not more
+    assert ("lock-out    not known" in text_of(found)) is more
+    assert ask(store, LoginRequest("bob"), lock_outs=locked, more_lock_outs=more).lock_outs_known
 
 
 def test_it_comes_to_the_same_as_the_service_and_has_what_emqx_is_told(store: Store) -> None:

@@ -17,6 +17,7 @@ from auth.store.store import Store
 from config.errors import ExitStatus
 from config.prose import fitted
 from config.settings import Settings
+from gateway.auth_service.operator import LOCK_OUTS_SHOWN
 from gateway.cli.access.common import add_attributes, add_client, attributes, database, login_of, password_in
 from gateway.cli.access.explain_text import as_json, as_text
 from gateway.cli.arguments import run_quietly
@@ -84,6 +85,7 @@ async def _explain(settings: Settings, store: Store, arguments: argparse.Namespa
         chain = make_chain(settings.auth, store, hasher if request.password else cast("Hasher", TrustingHasher()))
         await chain.start()
         try:
+            lock_outs = await asyncio.to_thread(_lock_outs, settings)
             return await explain(
                 settings.auth,
                 store,
@@ -91,7 +93,8 @@ async def _explain(settings: Settings, store: Store, arguments: argparse.Namespa
                 request,
                 access=access,
                 known=_known(arguments),
-                lock_outs=await asyncio.to_thread(_lock_outs, settings),
+                lock_outs=lock_outs,
+                more_lock_outs=lock_outs is not None and len(lock_outs) >= LOCK_OUTS_SHOWN,
                 now_s=time.time(),
             )
         finally:

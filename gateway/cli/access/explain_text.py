@@ -111,8 +111,10 @@ def _lock_out(explanation: Explanation, settings: AuthSettings, paint: _Paint) -
             yield f"  lock-out    {text}; it does not concern a generated secret"
         else:
             yield f"  lock-out    {paint(text, _RED)}; a password given anew ends that of a user in the database"
-    elif explanation.service_asked:
+    elif explanation.lock_outs_known:
         yield "  lock-out    none"
+    elif explanation.more_lock_outs:
+        yield paint("  lock-out    not known: the service has more than it tells, and tells the newest", _DIM)
     elif settings.protection.failures or settings.protection.address_failures:
         where = f"{settings.operator_host}:{settings.operator_port}"
         text = f"  lock-out    not known: no service tells it at {where} (auth.operator_port; http.token opens it)"
@@ -247,7 +249,7 @@ def as_json(explanation: Explanation) -> str:
             "address": explanation.lock_out.address,
             "seconds": explanation.lock_out.left_ns // 1_000_000_000,
         },
-        "lock_outs_known": explanation.service_asked,
+        "lock_outs_known": explanation.lock_outs_known,
         "tenant_enabled": None if explanation.tenant is None else explanation.tenant.enabled,
         "answer": None if told is None or explanation.obstacle else json.loads(told.body(explanation.expire_at_s)),
         "problems": list(explanation.problems),
