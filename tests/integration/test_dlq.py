@@ -35,7 +35,7 @@ from gateway.cli.dead_letters.selection import look_through
 from gateway.cli.main import main
 from gateway.components.command_letters import CommandDeadLetters
 from gateway.local.embedded.kafka import KafkaCluster
-from tests.brokers.kafka_backend import kafka_settings, read_topic
+from tests.brokers.kafka_backend import KafkaBackend, kafka_settings, read_topic
 from tests.brokers.topics import consumer_groups, topic_names
 from tests.command_line import GATEWAY
 from tests.unit.data_path import AnyPath
@@ -411,6 +411,25 @@ async def test_a_record_that_kafka_refuses_again_is_no_new_dead_letter(desk: Des
     assert await desk.records(compacted) == []
     assert len(await desk.listed()) == 10
     assert all(one["replay"] is None for one in await desk.listed())
+
+
+async def test_what_kafka_has_is_marked_though_it_refuses_the_right_to_another_topic(
+    backend: KafkaBackend, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dead, topic, forbidden = await backend.topic(), await backend.topic(), await backend.topic()
+    desk = Desk(backend.cluster.bootstrap, dead, topic, tmp_path, capsys)
+    await desk.write(letter("devices/1", b"1"), letter("other/1", b"2"), letter("devices/2", b"3"))
+    await backend.forbid(forbidden)
+    desk.bootstrap = backend.cluster.sasl_bootstrap
+    desk.route()
+    login = 'security = "SASL_PLAINTEXT"\nsasl = { username = "gateway", password = "gateway-secret" }\n'
+    text = desk.file.read_text().replace("[kafka]\n", f'[kafka]\n{login}delivery_timeout = "6s"\n')
+    other = f'[[routes]]\nname = "other"\nfilters = ["other/#"]\ntopic = "{forbidden}"\n'
+    desk.file.write_text(text.replace("30s", "2s") + other)
+    status, text = await desk.run("replay", "--all")
+    assert (status, forbidden in text, text.count(" replayed: ")) == (ExitStatus.REFUSED, True, 2), text
+    assert values(await backend.read(topic)) == [b"1", b"3"]
+    assert [one["replay"]["done"] for one in await desk.listed()] == [True, False, True]
 
 
 async def test_a_dry_run_says_what_would_be_and_writes_nothing(desk: Desk) -> None:

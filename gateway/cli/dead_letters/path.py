@@ -16,7 +16,7 @@ from bridge.commands.plan import CommandPlan
 from bridge.commands.reading import BadCommandError, read_request
 from bridge.dead_letters.reading import DeadLetter, LoggedRecord, Place
 from bridge.dead_letters.replay_marks import Mark
-from bridge.errors import BridgeError, RetriableError, UnreachableError
+from bridge.errors import BridgeError, RefusedError, RetriableError, UnreachableError
 from bridge.intercept.loading import load_chains
 from bridge.kafka.login import KafkaLogin
 from bridge.kafka.producer import KafkaProducer
@@ -106,6 +106,7 @@ class ReplayPath:
         self._topics = Topics(settings.kafka, self._client_id, login)
         self._fates: dict[Span, Fate] = {}
         self._failure: BaseException | None = None
+        self._trouble: BridgeError | None = None  # of the last batch that failed
         self._moved = asyncio.Event()
         self.unknown: set[str] = set()  # topics of a dry run that Kafka does not have
         self._properties: Properties | None = None
@@ -211,9 +212,8 @@ class ReplayPath:
         self._moved.set()
 
     def batch_failed(self, batch: Batch, partition: int, error: BridgeError) -> None:
-        del batch, partition, error
-        # The sender releases the spans of the refused record after this call; then replay looks at them again.
-        asyncio.get_running_loop().call_soon(self._moved.set)
+        del batch, partition
+        self._trouble = error  # the sender tries the batch again, without end
 
     def incarnation_started(self, number: int) -> None: ...
 
@@ -225,6 +225,8 @@ class ReplayPath:
     def refuse(self, span: Span, reason: DeadLetterReason, error: BaseException) -> None:
         """Note a message that would be a dead letter."""
         self._fate(span).refused = f"{reason.value}: {error}"
+        # The sender releases the record's spans after this call; then replay looks at them again.
+        asyncio.get_running_loop().call_soon(self._moved.set)
 
     def send(self, letter: DeadLetter) -> Fate:
         """Send the message of a whole dead letter. After ``settled`` its fate is certain."""
@@ -312,7 +314,7 @@ class ReplayPath:
 
     async def settled(self, spans: Iterable[Span]) -> None:
         """Wait until these spans are settled. Raises UnreachableError when Kafka has taken nothing for
-        ``kafka.delivery_timeout``."""
+        ``kafka.delivery_timeout``, or RefusedError when rights are missing."""
         waiting = [span for span in spans if span.pending]
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._patience_s
@@ -321,7 +323,10 @@ class ReplayPath:
             await until_set(self._moved, LOOK_S)
             if self._moved.is_set():
                 deadline_s = loop.time() + self._patience_s
+                self._trouble = None
             elif loop.time() > deadline_s:
+                if isinstance(self._trouble, RefusedError):
+                    raise self._trouble
                 raise UnreachableError(
                     f"Kafka has acknowledged nothing for kafka.delivery_timeout ({self._patience_s:g} s). "
                     "Does it run, and may the gateway write to the topics?"

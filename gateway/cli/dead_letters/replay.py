@@ -8,6 +8,7 @@ from typing import Any
 
 from bridge.dead_letters.reading import DeadLetter, Place
 from bridge.dead_letters.replay_marks import Mark, MarkKind
+from bridge.errors import BridgeError
 from config.settings import Settings
 from gateway.base.moments import moment_ms
 from gateway.cli.dead_letters import text as dlq_text
@@ -96,14 +97,21 @@ class ReplayRun:
         return _result(letter, fate, Outcome.WOULD_BE, path.unknown)
 
     async def replay(self, letters: Sequence[DeadLetter]) -> AsyncIterator[Result]:
-        """Replay them, in this order. Raises UnreachableError when Kafka stops taking anything."""
+        """Replay them, in this order. Raises UnreachableError when Kafka stops taking anything, RefusedError when it
+        refuses the right to write."""
         async with ReplayPath(self._settings, dry=False, login=self._reader.login) as path:
             for chunk in _chunks(letters):
-                for result in await self._replay_chunk(path, chunk):
+                results, failure = await self._replay_chunk(path, chunk)
+                for result in results:
                     yield result
+                if failure is not None:
+                    raise failure
 
-    async def _replay_chunk(self, path: ReplayPath, chunk: Sequence[DeadLetter]) -> list[Result]:
-        """Mark dead letters as begun, send those that are ours, mark the outcomes. Results are in the chunk's order."""
+    async def _replay_chunk(
+        self, path: ReplayPath, chunk: Sequence[DeadLetter]
+    ) -> tuple[list[Result], BridgeError | None]:
+        """Mark dead letters as begun, send those that are ours, mark the outcomes. Results are in the chunk's order;
+        with a failure only those that are certain."""
         results = {one.place: Result(one, Outcome.SKIPPED, why) for one in chunk if (why := self._why_not(one))}
         claimed = [one for one in chunk if one.place not in results]
         await self._claim(path, claimed)
@@ -117,11 +125,17 @@ class ReplayRun:
                 results[light.place] = Result(light, Outcome.SKIPPED, "it has just expired")
             else:
                 fates[light.place] = path.send(letter)
-        await path.settled([fate.span for fate in fates.values()])
-        results |= {at: _result(whole[at], fate, Outcome.REPLAYED, set()) for at, fate in fates.items()}
+        failure = None
+        try:
+            await path.settled([fate.span for fate in fates.values()])
+        except BridgeError as error:
+            failure = error  # perhaps of one partition: what others have is marked all the same
+        results |= {
+            at: _result(whole[at], fate, Outcome.REPLAYED, set()) for at, fate in fates.items() if not fate.span.pending
+        }
         await self._mark(path, {at: results[at].outcome for at in results if self._is_ours(at)})
         path.forget()
-        return [results[one.place] for one in chunk]
+        return [results[one.place] for one in chunk if one.place in results], failure
 
     def _why_not(self, letter: DeadLetter) -> str | None:
         """Why a dead letter is not replayed; None if it is."""
