@@ -126,13 +126,14 @@ class GroupWatch:
             for group in self._groups:
                 try:
                     now = look(admin, group)
-                except AdminMissingError:
+                except AdminMissingError as error:  # perhaps misspelt, or its offsets have expired
                     self._looks.pop(group, None)
-                    self._unseen.pop(group, None)
-                    continue
-                found[group] = lag = judged(admin, now, self._looks.get(group))
-                self._looks[group] = now
-                if why := now.unseen or lag.unknown:
+                    why = str(error)
+                else:
+                    found[group] = lag = judged(admin, now, self._looks.get(group))
+                    self._looks[group] = now
+                    why = now.unseen or lag.unknown
+                if why:
                     self._unseen[group] = self._unseen.get(group, (0, ""))[0] + 1, why
                 else:
                     self._unseen.pop(group, None)
@@ -159,6 +160,8 @@ class GroupWatch:
             )
         self._failed += 1
         self._failure = str(error)
+        if self._failed >= _FAILED_LOOKS:
+            self._lags, self._topics = {}, ()  # what was measured before is not the present lag
 
     def _rows(self) -> dict[tuple[str, ...], float]:
         """The lag of each partition, if known, by the labels of its metric: watched group, topic, partition."""

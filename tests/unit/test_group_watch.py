@@ -116,19 +116,27 @@ async def test_without_the_right_to_read_the_time_since_it_began_to_lag_counts()
     assert not watch._behind_since
 
 
-async def test_a_group_that_nobody_knows_yet_is_no_failure() -> None:
+async def test_a_group_that_kafka_does_not_know_is_no_failure_and_not_well() -> None:
     watch, admin, metrics = watch_of("other", "reader")
-    admin.end = 25
-    await watch.look()
+    admin.end, admin.age_s = 25, 1
+    for _ in range(3):
+        assert list(watch.problems()) == [], "it may be about to begin"
+        await watch.look()
     assert {group for group, *_ in metrics.consumer_lag_records.read()} == {"reader"}
     assert metrics.consumer_look_failures.child().value == 0
+    (problem,) = watch.problems()
+    assert (problem.id, problem.subject) == ("consumer-unwatched", "other")
+    assert problem.text == "The lag of group other is unknown: nobody knows it."
 
 
 async def test_a_kafka_that_does_not_say_is_told_and_asked_anew() -> None:
     watch, admin, metrics = watch_of()
+    await watch.look()
     admin.error = AdminRetriableError("Broker 1 did not answer.")
     for _ in range(3):
+        assert metrics.consumer_lag_records.read()
         await watch.look()
+    assert metrics.consumer_lag_records.read() == metrics.consumer_lag_seconds.read() == {}, "no longer known"
     assert (metrics.consumer_look_failures.child().value, admin.closed) == (3, 3)
     (problem,) = watch.problems()
     assert (problem.id, problem.text) == (
@@ -190,7 +198,7 @@ async def test_a_lag_that_is_unknown_is_not_0() -> None:
     assert metrics.consumer_lag_seconds.read() == {}
     (problem,) = watch.problems()
     assert problem.text == "The lag of group reader is unknown: t/1: its leader, broker 4, is not registered."
-    admin.error = AdminMissingError("its offsets have expired")
+    admin.problems = {}
     await watch.look()
     assert list(watch.problems()) == []
 
