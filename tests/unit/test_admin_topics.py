@@ -4,6 +4,7 @@ import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from gateway.admin.model import Answers, Broker, Cluster, ConfigEntry, Partition
 from gateway.admin.topic_apply import act, apply, delete, refusals
 from gateway.admin.topic_plan import plan, templated, wanted_topics
 from gateway.cli.main import main
+from tests.command_line import Cli
 from tests.unit.access_parts import ManualClock
 
 NOT_THERE = AdminRetriableError("The controller did not answer.")
@@ -394,6 +396,28 @@ def test_a_refused_deletion_does_not_hide_the_one_before(
     assert "No broker shows a any more." in told
     assert "FAIL b: Kafka does not let us delete b." in told
     assert main(["topics", "delete", "b", "--yes"]) == ExitStatus.REFUSED
+
+
+def test_kafka_does_not_match_settings_that_apply_cannot_bring_about(
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka = FakeKafka(topic_of("t", 6), DEAD)
+    kafka.retention["t"] = "3600000"
+    settings = SETTINGS.model_copy(update={"data_dir": tmp_path})
+    monkeypatch.setattr("gateway.cli.kafka.topics.connected", lambda _: contextlib.nullcontext((settings, kafka)))
+    said = cli("topics", "apply").out
+    assert ("partitions cannot be removed" in said, "matches" in said) == (True, False)
+    (step,) = json.loads(cli("topics", "apply", "--json").out)["differs"]
+    assert (step["topic"], step["before"]) == ("t", {"partitions": 6})
+
+
+@pytest.mark.parametrize("words", [("topics", "list"), ("leaders", "show")])
+def test_topics_that_kafka_does_not_show_are_not_well(
+    words: tuple[str, str], cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = SimpleNamespace(topics=lambda _names=None: (), brokers=lambda: ())
+    monkeypatch.setattr(f"gateway.cli.kafka.{words[0]}.connected", lambda _: contextlib.nullcontext((None, admin)))
+    assert cli(*words).out.strip() == "Kafka shows us no topic."
 
 
 def test_what_speaks_against_a_deletion() -> None:

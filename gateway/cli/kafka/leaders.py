@@ -64,7 +64,7 @@ def _show(arguments: argparse.Namespace) -> int:
         print_json(_data(brokers, elsewhere))
         return ExitStatus.OK
     say(_table(brokers))
-    say(_not_preferred_text(elsewhere))
+    say(_not_preferred_text(elsewhere) if topics else "Kafka shows us no topic.")
     return ExitStatus.OK
 
 

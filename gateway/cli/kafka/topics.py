@@ -236,22 +236,24 @@ def _apply(arguments: argparse.Namespace) -> int:
         audit = audit_log(settings, admin, "gateway topics apply")
         tell = mention if arguments.json else say
         result = apply(admin, wanted, audit, arguments.timeout, tell=tell)
+    differs = [step for step in steps if step.kind == "differs"]
     if arguments.json:
         print_json({
             "done": [_step_data(step) for step in result.done],
+            "differs": [_step_data(step) for step in differs],
             "left": [_step_data(step) | {"why": why} for step, why in result.left.items()],
             "behind": result.behind,
             "fenced": result.fenced,
         })  # fmt: skip
     else:
-        for step in steps:
-            if step.kind == "differs":
-                tell(f"{severity('warn')} {step.topic}: {step.text}.")
-        _say_applied(result, audit.path)
+        for step in differs:
+            tell(f"{severity('warn')} {step.topic}: {step.text}.")
+        _say_applied(result, audit.path, matches=not differs)
     return ExitStatus.INCOMPLETE if result.left or result.behind else ExitStatus.OK
 
 
-def _say_applied(result: Any, audit: Any) -> None:
+def _say_applied(result: Any, audit: Any, *, matches: bool) -> None:
+    """``matches``: there is no difference that no step can correct."""
     for step, why in result.left.items():
         tell(f"{severity('FAIL')} {step.kind} {step.topic}: not done. {why}")
     for sentence in result.behind:
@@ -259,7 +261,8 @@ def _say_applied(result: Any, audit: Any) -> None:
     for number in result.fenced:
         tell(f"{severity('warn')} broker {number} is fenced: it reads the change before it serves clients again")
     if not result.left and not result.behind:
-        tell("Every broker shows it." if result.done else "Nothing to do: Kafka matches the settings.")
+        nothing = "Nothing to do: Kafka matches the settings." if matches else "Nothing that apply can do."
+        tell("Every broker shows it." if result.done else nothing)
     if result.done:
         tell(f"Written to {audit}.")
 
