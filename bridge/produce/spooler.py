@@ -118,7 +118,7 @@ class Spooler:
         self._wrote_ns = 0  # when it ended
         self._closed = False  # reading and writing have stopped
         self.problem: str | None = None  # why nothing can be written at the moment
-        self.full = False  # whether the reason is a full disk
+        self._full = False  # whether the last such reason was that the spool is full
         if policy.takes and not policy.after_ns:
             links.partitions.made = self._begin_spooling
 
@@ -190,6 +190,11 @@ class Spooler:
     def trouble(self) -> str | None:
         """Why nothing can be written, or read, at the moment."""
         return self.problem or self.replay.problem
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing can be written because the spool is full."""
+        return self.problem is not None and self._full
 
     def spooling(self) -> dict[str, list[int]]:
         """The partitions that spool at the moment, by topic."""
@@ -364,7 +369,7 @@ class Spooler:
     def _note_full(self) -> None:
         """Note that the disk is full. Batches stay in memory, unacknowledged, and the windows close."""
         if self.problem is None:
-            self.full = True
+            self._full = True
             self.problem = f"the spool holds {self._store.bytes} bytes of spool.max_bytes = {self._store.max_bytes}"
             log.error("spool_full", bytes=self._store.bytes, max_bytes=self._store.max_bytes, advice=FULL_ADVICE)
 
@@ -435,7 +440,7 @@ class Spooler:
         """Keep every batch in memory, unacknowledged. The windows close, and the broker keeps new messages."""
         self._retry_ns = self._clock_ns() + round(RETRY_S * 1e9)
         self.problem = str(error)
-        self.full = isinstance(error, SpoolFullError)
+        self._full = isinstance(error, SpoolFullError)
         log.error("spool_not_written", error=str(error), repeat_key=type(error).__name__)
         for queue, batch in reversed(items):
             batch.enter(OnDisk.NO)

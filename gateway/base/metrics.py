@@ -392,7 +392,7 @@ class Metrics(ProcessMetrics, LookoutMetrics, CommandMetrics, ReloadMetrics):
         "none",
         unit="segments")
     spool_failing = gauge("gateway_spool_failing",
-        "1 while the spool takes nothing: it is full, or its disk fails. Else 0.",
+        "1 while the spool is full, or its disk fails. Else 0.",
         "spool.max_bytes, data_dir (its disk)",
         unit="state")
     spool_fsync_seconds = histogram("gateway_spool_fsync_seconds",

@@ -117,7 +117,7 @@ class Spooling:
         metrics.spool_bytes.watch(lambda: self.store.bytes)
         metrics.spool_oldest_age.watch(self.oldest_age_s)
         self.store.watch_writes(metrics.spool_fsync_seconds.child().observe)
-        metrics.spool_failing.watch(lambda: int(self.spooler.problem is not None))
+        metrics.spool_failing.watch(lambda: int(self.spooler.trouble is not None))
 
     def facts(self) -> dict[str, object]:
         """The spool's part of /status. Does not block."""

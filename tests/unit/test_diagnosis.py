@@ -219,6 +219,14 @@ async def test_a_topic_that_does_not_exist_is_missing_and_not_silent(rig: Rig, m
     assert rig.metric("gateway_kafka_topic_missing")["orders",] == 0, "acl-refused: it may well be there"
 
 
+async def test_a_spool_that_cannot_be_read_fails_in_the_metric_too(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rig.worker.spooling is not None
+    assert rig.metric("gateway_spool_failing") == {(): 0}
+    monkeypatch.setattr(rig.worker.spooling.spooler.replay, "problem", "Input/output error")
+    assert [problem["id"] for problem in rig.document()["problems"]] == ["spool-broken"]
+    assert rig.metric("gateway_spool_failing") == {(): 1}
+
+
 async def test_silence_is_counted_for_each_leader_from_when_it_leads(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.wait_for(0, 3)
     rig.pass_by(15)

@@ -197,9 +197,11 @@ async def test_a_full_spool_holds_back_and_goes_on_when_there_is_room() -> None:
         assert 0 < taken < 300
         assert path.disk.bytes <= 4000
         assert path.spooler.problem
+        assert path.spooler.full
         assert path.held == 300
         path.topic.partitions[0].has_leader = True
         await path.drained()
+        assert not path.spooler.full
         assert numbers(path.kafka) == list(range(300))
         assert len(path.owner.released) == 300
 
