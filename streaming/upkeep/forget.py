@@ -191,8 +191,7 @@ class _Forgetting(NamedTuple):
             table.delete(of_device(table.read().columns, self.device))
             if (places := self.places.get(table.name)) is not None:
                 table.delete_at(places)
-        if before or now:
-            upkeep.purge()
+        upkeep.purge()  # also of rows that a run before only marked as deleted
         if now:
             upkeep.vacuum(timedelta(0))
         left = self.count(table)

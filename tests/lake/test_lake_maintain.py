@@ -18,8 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code 
 from config.errors import ConfigError, ExitStatus
 from config.settings import Settings, StreamSettings
 from config.tables.stream_jobs import LakeSettings, RetentionSettings, SilverSettings
-from streaming import lake_tables
+from streaming import jvm, lake_tables
 from streaming.bronze.job import BRONZE, BRONZE_PARTITIONS
+from streaming.devices.packing import DEVICES
 from streaming.lake.delta_upkeep import DeltaUpkeep, FileRange, loose
 from streaming.lake.forgotten import Forgotten
 from streaming.lake.lake import DeltaTable, retried
@@ -244,6 +245,22 @@ def test_what_cannot_be_forgotten_ends_with_a_status_of_its_own(
         forget.run(spark, chosen, told(device="d"))
     with pytest.raises(ConfigError, match="stop gold"):
         forget.run(spark, chosen, told(device="d", now=True))
+
+
+def test_rows_that_a_run_cut_off_only_marked_as_deleted_leave_their_files_with_the_next(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = settings(tmp_path)
+    devices = DeltaTable(spark, chosen.stream, "devices")
+    devices.create(DEVICES, delta_enableDeletionVectors="true")
+    rows = spark.createDataFrame([(name, *[None] * (len(DEVICES) - 1)) for name in ("d", "other")], DEVICES)
+    devices.append(rows.coalesce(1), query="test", batch=0)
+    with monkeypatch.context() as cut_off:
+        cut_off.delattr(DeltaUpkeep, "purge")
+        assert forget.run(spark, chosen, told(device="d")) == ExitStatus.INCOMPLETE
+    assert forget.run(spark, chosen, told(device="d")) == ExitStatus.OK
+    files = jvm.delta_files(spark, devices.url)
+    assert [row.deletionVector for row in files.collect()] == [None], "VACUUM would leave the file for ever"
 
 
 def test_a_day_after_the_year_9999_leaves_the_others_their_upkeep(spark: SparkSession, tmp_path: Path) -> None:
