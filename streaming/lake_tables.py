@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from config.errors import ConfigError
+from config.numbers import many
 from config.settings import StreamSettings
 from streaming.bronze.job import GAPS
 from streaming.lake.lake import DeltaTable
@@ -72,4 +73,4 @@ def unread_silver(spark: SparkSession, stream: StreamSettings, job: str) -> str 
     left = newest - read_to - without  # what the history has no more counts, too
     if not left:
         return None
-    return f"the newest {left:,} commits of silver. The job {job} has read up to version {read_to}."
+    return f"{many(left, 'commit')} of silver. The job {job} has read up to version {read_to}."

@@ -10,7 +10,7 @@ import time
 from argparse import Namespace
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
 from typing import Final
@@ -74,7 +74,7 @@ def read_lake(
         report.about = f"Only the device {device}. {report.about}"
         report.bounds.append("Quarantine, ledger and losses in Kafka are those of all devices.")
     if since_s is not None or until_s is not None:
-        report.bounds.append("The devices' states and missing numbers are those of now.")
+        report.bounds.append("The devices' states and missing numbers are the newest that there are.")
     lake = _Lake(spark, stream, report, since_s, until_s, device)
     silver = lake.table("silver", "throughput", "received_at")
     span = None if silver is None else _readings(lake, silver)
@@ -84,7 +84,7 @@ def read_lake(
     _quarantine(lake)
     _deleted(lake)
     _lost(lake)
-    _audit(lake, silver)
+    _audit(replace(lake, device=None))
     return report
 
 
@@ -137,6 +137,10 @@ class _Lake:
         Blocks for the tables' logs."""
         left = lake_tables.unread_silver(self.spark, self.stream, job)
         return left and f"Not judged: {left}"
+
+    def ended_s(self, job: str) -> float | None:
+        """When the job finished its last batch; None before the first."""
+        return read_progress(Folder(self.spark, location(self.stream.checkpoint)), job).finished_at_s
 
 
 def _only(rows: DataFrame) -> Row:
@@ -274,7 +278,12 @@ def _devices(lake: _Lake) -> None:
     if not states:
         lake.empty("devices", "devices")
         return
-    lake.found("offline", states.get("offline", 0), lake.left_of_silver("devices"), "devices.left")
+    left, ended_s = lake.left_of_silver("devices"), lake.ended_s("devices")
+    # While it runs, it finishes one with every trigger. Of those that fell silent since, nobody has taken note.
+    offline_after_s = lake.stream.devices.offline_after.total_seconds()
+    if left is None and ended_s is not None and lake.report.made_at_s - ended_s > offline_after_s:
+        left = f"Not judged: the job devices finished its last batch at {moment(ended_s)} UTC."
+    lake.found("offline", states.get("offline", 0), left, "devices.left")
     offenders = _worst(
         devices.where("state <> 'online' OR flapping OR missing > 0"),
         ("device", "type", "site", "state", _second("last_seen", "last seen"), "transitions", "gaps", "missing"),
@@ -403,8 +412,7 @@ def _looked_at_by_bronze(lake: _Lake) -> str:
     """In which part of this time bronze would have met a loss, which it has not. What it meets after a stop may be
     of any moment before."""
     bronze, gaps = (DeltaTable(lake.spark, lake.stream, name) for name in ("bronze", "bronze_gaps"))
-    end_s = read_progress(Folder(lake.spark, location(lake.stream.checkpoint)), "bronze").finished_at_s
-    if end_s is None:
+    if (end_s := lake.ended_s("bronze")) is None:
         return "Not judged: the job bronze has not finished its first batch."
     (begin_s,) = _only(lake.spark.sql(f"DESCRIBE DETAIL {bronze.sql_name}").select(_seconds("createdAt")))
     first_s, last_s = max(begin_s, lake.since_s or 0), min(end_s, lake.until_s or inf)
@@ -432,7 +440,7 @@ def _lost(lake: _Lake) -> None:
     lost = _worst(devices.where("missing > 0"), columns, F.desc("missing"), F.col("device"))
     look_for = "Numbers a device has counted past; its own messages, lost before Kafka or still under way."
     lake.show("lost.numbers", "Sequence numbers that never came", look_for, lost)
-    if lost is None and numbered:
+    if lost is None and left is None:
         wait_s = lake.stream.devices.gap_after.total_seconds()
         lake.report.absent["lost.devices"] = (
             f"Of {total:,} devices {numbered:,} number their messages, and none of these has a gap of more than"
@@ -440,18 +448,18 @@ def _lost(lake: _Lake) -> None:
         )
 
 
-def _audit(lake: _Lake, silver: DataFrame | None) -> None:
+def _audit(lake: _Lake) -> None:  # of all devices
     rows = lake.table("audit", "lost", "minute")
     if rows is None:
         return
     wrong = rows.where("missing > 0 OR unaccounted > 0")
     count = wrong.count()
-    received = silver
-    if silver is None and (bronze := lake.table("bronze", "lost", "timestamp")) is not None:
+    received = lake.table("silver", "throughput", "received_at")
+    if received is None and (bronze := lake.table("bronze", "lost", "timestamp")) is not None:
         received = bronze.withColumnRenamed("timestamp", "received_at")
     lake.found("ledger differences", count, _left_by_audit(rows, received), "lost.audit_left")
-    minutes = 0 if count else rows.where("open = 0 AND expired = 0").select("minute").distinct().count()
-    if minutes:
+    whole = rows.groupBy("minute").agg(F.sum(F.col("open") + F.col("expired")).alias("left")).where("left = 0")
+    if minutes := 0 if count else whole.count():
         lake.report.absent["lost.audit"] = (
             f"The gateway's ledger and Kafka agree in all {minutes:,} minutes of this time that were judged."
         )

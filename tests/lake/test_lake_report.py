@@ -175,7 +175,7 @@ def test_what_the_tables_hold_is_on_the_page_and_what_is_missing_is_said(
     for bound in (
         "Only the device room-0.",
         "Quarantine, ledger and losses in Kafka are those of all devices.",
-        "are those of now.",
+        "are the newest that there are.",
     ):
         assert escape(bound, quote=False) in text
     assert list(page.parent.iterdir()) == [page], "no draft is left"
@@ -213,6 +213,8 @@ def test_devices_their_events_and_the_audit_are_on_the_page(spark: SparkSession,
     assert found.absent["lost.audit_left"] == (
         "Not judged: 32 minutes with readings, from 2026-11-21 08:02 to 2026-11-21 09:16 UTC."
     )
+    of_one = read_lake(spark, chosen.stream, device="room-0").absent["lost.audit_left"]
+    assert of_one == found.absent["lost.audit_left"], "the ledger is that of all devices"
     audited = DeltaTable(spark, chosen.stream, "audit").read()
     assert "only silver or bronze" in (report._left_by_audit(audited, None) or "")
     values = {one.label: (one.value, one.bad) for one in found.findings}
@@ -260,13 +262,18 @@ def test_what_no_job_has_looked_at_is_not_judged(spark: SparkSession, chosen: Se
     assert found.absent["lost.devices"] == (
         "Of 1 devices 1 number their messages, and none of these has a gap of more than 60 s."
     )
+    # Silver has nothing new, for all has stopped. Which devices fell silent since, nobody has looked at.
+    os.utime(stream.checkpoint / "devices" / "commits" / "0", (BEGIN.timestamp(), BEGIN.timestamp()))
+    found = read_lake(spark, stream)
+    assert Finding("offline", "not judged") in found.findings
+    assert found.absent["devices.left"].endswith("finished its last batch at 2026-11-21 08:00 UTC.")
 
     silver = DeltaTable(spark, stream, "silver")
     silver.read().limit(1).write.format("delta").mode("append").save(silver.url)
     judged = [
         (BEGIN.date(), BEGIN + timedelta(minutes=at), "edge", "telemetry", "t", 0, 100, 100 - unread, 0, 0, 0, unread,
          "open" if unread else "balanced", BEGIN)
-        for at, unread in enumerate((0, 0, 60))
+        for at, unread in ((0, 0), (1, 0), (2, 60), (2, 0))
     ]  # fmt: skip
     audit = DeltaTable(spark, stream, "audit")
     spark.createDataFrame(judged, AUDIT).write.format("delta").mode("append").save(audit.url)
@@ -274,6 +281,7 @@ def test_what_no_job_has_looked_at_is_not_judged(spark: SparkSession, chosen: Se
     values = {one.label: one.value for one in found.findings}
     assert {values[name] for name in ("offline", "anomalies", "missing numbers")} == {"not judged"}
     assert "The job devices has read up to version 1." in found.absent["lost.left"]
+    assert "lost.devices" not in found.absent, "a gap may be in what it has not read"
     assert "60 acknowledged records that the audit has not read yet" in found.absent["lost.audit_left"]
     assert found.absent["lost.audit"] == (
         "The gateway's ledger and Kafka agree in all 2 minutes of this time that were judged."
@@ -297,7 +305,7 @@ def test_of_a_table_that_is_read_in_part_nothing_is_judged(spark: SparkSession, 
     with pytest.raises(Exception, match="killed"):
         judge(spark, stream, "devices", batches=4)
     left = read_lake(spark, stream).absent["lost.left"]
-    assert left == "Not judged: the newest 1 commits of silver. The job devices has read up to version 3."
+    assert left == "Not judged: 1 commit of silver. The job devices has read up to version 3."
 
     # Of commits that the log keeps no more nobody knows whether they brought readings.
     for _ in range(2):
@@ -305,7 +313,7 @@ def test_of_a_table_that_is_read_in_part_nothing_is_judged(spark: SparkSession, 
     for version in range(6):
         (Path(silver.url) / "_delta_log" / f"{version:020}.json").unlink()
     (Path(silver.url) / "_delta_log" / f"{0:020}.json").write_text("what all jobs have read is not looked at")
-    assert "the newest 2 commits" in read_lake(spark, stream).absent["lost.left"]
+    assert "2 commits" in read_lake(spark, stream).absent["lost.left"]
 
 
 def test_what_kafka_no_longer_had_is_on_the_page(spark: SparkSession, tmp_path: Path) -> None:
