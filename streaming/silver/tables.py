@@ -30,9 +30,8 @@ _PROPERTIES: Final = {
     # A small file per task and batch: put together on the way (session.py says when).
     "delta_autoOptimize_autoCompact": "true",
     # Ranges of values are kept per file for times, by which the MERGE and other jobs pass files over, and for the
-    # device, by which ``maintain`` sorts a day's files. Not for type and site, of which every file has nearly all. By
-    # ingested_at a first start of the job anomalies takes the files in their order.
-    "delta_dataSkippingStatsColumns": "device_time,event_time,received_at,ingested_at,device",
+    # device, by which ``maintain`` sorts a day's files. Not for type and site, of which every file has nearly all.
+    "delta_dataSkippingStatsColumns": "device_time,event_time,received_at,device",
     "delta_checkpointInterval": "50",
 }
 _QUARANTINE_PROPERTIES: Final = _PROPERTIES | {

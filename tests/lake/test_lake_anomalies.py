@@ -132,6 +132,22 @@ def test_a_spike_and_a_silence_are_in_the_table_once_though_the_batch_is_run_aga
     assert "signal" not in alerts[1]
 
 
+def test_of_a_table_whose_older_files_were_put_together_later_all_is_judged(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first start takes the files that are there in the order they were written in."""
+    chosen = settings(tmp_path)
+    silver = DeltaTable(spark, chosen.stream, "silver")
+    silver.create(SCHEMA, PARTITIONS)
+    for begin_s, device in ((86_400, "room-0"), (86_720, "room-0"), (0, "room-1")):
+        feed(spark, silver, begin_s, begin_s + 310, (device,))
+    monkeypatch.setattr(anomalies, "_FILES_PER_BATCH", "2")  # as many as a feed makes
+    monkeypatch.setattr(anomalies, "publish", lambda *_: None)
+    with running(spark, chosen) as query:
+        query.processAllAvailable()
+    assert [(row.device, row.kind) for row in found(spark, chosen)] == [("room-1", "outlier")]
+
+
 def alert(number: int, moment: datetime) -> tuple[Any, ...]:
     return (f"id-{number}", "room-1", "room", "temperature", "outlier", "critical", moment, 28.0, 9.0, 20.0, 0.07, 1,
             moment, moment, moment.date())  # fmt: skip
