@@ -96,9 +96,10 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
 
 
 def recompute(spark: SparkSession, settings: Settings, readings: DataFrame) -> int:
-    """Computes the windows that these rows of silver are in again, from all of silver, and returns how many rows there
-    were. May be done again, and while the job runs."""
-    return _write(_Gold(spark, settings), readings).rows
+    """Computes the windows that these rows of silver are in again, from all of silver, and returns of how many rows:
+    not of those that are late. May be done again, and while the job runs."""
+    counts = _write(_Gold(spark, settings), readings)
+    return counts.rows - counts.late
 
 
 def forget_device(spark: SparkSession, settings: Settings, device: str) -> None:

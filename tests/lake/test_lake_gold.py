@@ -402,6 +402,7 @@ def test_a_reading_of_a_day_that_silver_no_longer_has_is_counted_and_changes_not
     part = gold._Gold(spark, settings)
     counts = gold._write(part, rows(spark, [whole, old]))
     assert (counts.rows, counts.late) == (2, 1)
+    assert gold.recompute(spark, settings, rows(spark, [whole, old])) == 1, "what a backfill prints"
     silver = DeltaTable(spark, settings.stream, "silver")
     assert "deleted" in next(maintain.due(spark, settings.stream, silver, datetime.now(UTC), dry_run=False))
     for_ever = gold._Gold(spark, lake(tmp_path))  # which brings back nothing of what is deleted
