@@ -38,8 +38,11 @@ def _ns(length: timedelta) -> int:
 
 
 class Locked(NamedTuple):
+    """A lock-out that begins. With ``address`` that of a user holds only there."""
+
     kind: Literal["user", "address"]
     name: str
+    address: str
     length_ns: int
 
 
@@ -222,20 +225,20 @@ class ClientLockouts:
             if trusted == found:
                 pair = _pair(names, found)
                 length_ns = self._at_address.failed(pair, now_ns)
-                return [Locked("user", pair[0], length_ns)] if length_ns else []
+                return [Locked("user", *pair, length_ns)] if length_ns else []
             del self._trusted[identity]
         known = user_at_address in self._trusted
         begun = []
         if user and (
             length_ns := self._at_address.failed((user, address), now_ns) if known else self.users.failed(user, now_ns)
         ):
-            begun.append(Locked("user", user, length_ns))
+            begun.append(Locked("user", user, address if known else "", length_ns))
         if client and (length_ns := self.users.failed(client, now_ns)):
-            begun.append(Locked("user", client, length_ns))
+            begun.append(Locked("user", client, "", length_ns))
         if address and not (known and found == user):
             group = address_group(address)
             if length_ns := self.addresses.failed(group, now_ns):
-                begun.append(Locked("address", group, length_ns))
+                begun.append(Locked("address", group, "", length_ns))
         return begun
 
     def succeeded(self, key: Hashable, found: str) -> None:
@@ -246,9 +249,10 @@ class ClientLockouts:
             self._trusted.popitem(last=False)
 
     def forgive(self, user: str, address: str) -> None:
-        """End a user's lock-out, after an operator changed the user."""
-        self.users.forget(user)
+        """End a user's lock-out, that at this address if one is given, after an operator changed the user."""
         self._at_address.forget((user, address))
+        if not address:
+            self.users.forget(user)
 
     def locked_now(self, now_ns: int) -> Iterator[LockedNow]:
         """All present lock-outs, the newest of each kind first."""

@@ -43,7 +43,7 @@ class LoginAttempts:
         self._chain = chain
         self._events = events
         self._under_way: dict[Hashable, Counter[str]] = {}  # passwords in verification, by what may count a failure
-        self._locks: OrderedDict[str, _Lock] = OrderedDict()
+        self._locks: OrderedDict[tuple[str, str], _Lock] = OrderedDict()  # by user, and address if only there
 
     def names(self, request: LoginRequest) -> Names:
         """The keys for counting this login's failures. ``client`` is the client id, if users are found by client ids
@@ -74,25 +74,26 @@ class LoginAttempts:
         user, address, client = names[:3]
         locked = self.lockouts.locked(names, now_ns)
         if locked == "user":
-            if self._changed(user):
-                self._forgive(user, address)
-                self._forgive(client, address)  # its failures were counted for this client id too
-            elif self._changed(client):
-                self._forgive(client, address)
+            changed = [where for where in ("", address) if self._changed(user, where)]
+            for where in changed:
+                self._forgive(user, where)
+            for where in ("", address):
+                if changed or self._changed(client, where):  # a user's failures were counted for this client id too
+                    self._forgive(client, where)
             locked = self.lockouts.locked(names, now_ns)
         return locked is not None
 
-    def _changed(self, name: str) -> bool:
-        """Whether a user was changed after its lock-out."""
-        lock = self._locks.get(name)
+    def _changed(self, name: str, where: str) -> bool:
+        """Whether a user was changed after its lock-out, that at the address ``where`` if it is one."""
+        lock = self._locks.get((name, where))
         # By the request of the lock-out: with this one, another spelling or client id would look like a change.
         return (
             lock is not None and lock.version != self._store.version and lock.stamp != self._chain.stamp(lock.request)
         )
 
-    def _forgive(self, name: str, address: str) -> None:
-        self._locks.pop(name, None)
-        self.lockouts.forgive(name, address)
+    def _forgive(self, name: str, where: str) -> None:
+        self._locks.pop((name, where), None)
+        self.lockouts.forgive(name, where)
 
     def guessing(self, names: Names, password: str, now_ns: int) -> bool:
         """Whether so many other passwords of this user are being verified that their failures would lock it out, with
@@ -139,8 +140,9 @@ class LoginAttempts:
                 if locked.name != user:  # the lock is the client id's, not the user name's
                     asked = replace(asked, username="")
                     stamp = self._chain.stamp(asked)
-                self._locks[locked.name] = _Lock(asked, version, stamp)
-                self._locks.move_to_end(locked.name)
+                key = locked.name, locked.address
+                self._locks[key] = _Lock(asked, version, stamp)
+                self._locks.move_to_end(key)
                 if len(self._locks) > _RELEASABLE:
                     self._locks.popitem(last=False)
 

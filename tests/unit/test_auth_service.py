@@ -894,6 +894,31 @@ async def test_a_new_password_ends_the_lock_out_of_its_user(tmp_path: Path) -> N
     await real.close()
 
 
+@pytest.mark.parametrize("later", [False, True])
+async def test_a_new_password_ends_the_lock_outs_of_its_user_at_every_address(tmp_path: Path, later: bool) -> None:
+    """Its devices at two addresses were in before, so each address has a lock-out of its own. ``later``: that at the
+    second begins after the change, by a device with the old password."""
+    real = Real(tmp_path, protection={"failures": 2}, limits={"cache_entries": 0})
+    real.add("ada")
+    places = ("10.0.0.1", "10.0.0.2")
+    for place in places:
+        assert (await real.access.login(login("ada", peerhost=place))).reason == "verified"
+
+    async def lock(place: str) -> None:
+        for number in range(2):
+            await real.access.login(login("ada", f"guess {number}", peerhost=place))
+        assert (await real.access.login(login("ada", peerhost=place))).reason == "locked_out"
+
+    for place in places[: 1 if later else 2]:
+        await lock(place)
+    real.change("ada", password=passwords.hash_argon2id("new", COST))
+    if later:
+        await lock(places[1])
+    reasons = [(await real.access.login(login("ada", "new", peerhost=place))).reason for place in places]
+    assert reasons == ["verified", "locked_out" if later else "verified"]
+    await real.close()
+
+
 @pytest.mark.parametrize("change", [
     {"disabled": True}, {"expires_at_s": 1}, {"password": passwords.hash_argon2id("new", COST)},
 ], ids=lambda change: next(iter(change)))  # fmt: skip
