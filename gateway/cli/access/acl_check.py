@@ -18,7 +18,7 @@ from gateway.cli.table import print_json, shown, tell
 
 def add_parser(parsers: Commands) -> None:
     status = "exit status: 0 allowed, 77 denied, anything else: unknown"
-    parser = parsers.verb("test", _run, "say whether a client may do something, and by which rule", status)
+    parser = parsers.verb("test", _run, "say whether the rules allow something, and which one", status)
     parser.add_argument("action", choices=("publish", "subscribe"))
     parser.add_argument("topic", metavar="TOPIC", help="a topic, or the filter of a subscription")
     add_client(parser)
@@ -33,7 +33,8 @@ def _run(arguments: argparse.Namespace) -> int:
     """Says whether the rules allow a client to publish or subscribe, and which rule decides. Tenant, groups and
     attributes are those of the client's user in the database, unless they are given. Only the attributes of
     auth.client_attributes count, since EMQX sends no others. No other source of auth.chain is asked, and rules of a
-    token are unknown: `gateway auth explain` has both.
+    token are unknown; bans, and whether the user or its tenant is disabled, do not count: `gateway auth explain` has
+    all of it.
     """
     if arguments.retain and arguments.action == "subscribe":
         raise UsageError("--retain is for publishing: a subscription has no retain flag.")
