@@ -51,6 +51,13 @@ class UserEdits:
             self._session.record("user add" if before is None else "user replace", f"{user.kind} {identity}", "")
         return before is None
 
+    @staticmethod
+    def alike(one: User, other: User) -> bool:
+        """Whether two users are equal, apart from the times of their changes."""
+        return replace(one, created_s=0, changed_s=0, revision=0) == replace(
+            other, created_s=0, changed_s=0, revision=0
+        )
+
     def change(self, kind: str, identity: str, action: str = "user change", **fields: Any) -> User:
         """Change these fields of a user (``password``, ``disabled``, …); returns the changed user. ``action`` names the
         change in the audit. Raises StoreError if there is none."""

@@ -322,6 +322,18 @@ class TestFiles:
         assert "remove everybody" in run("user", "import", "users.csv", "--replace", wanted=ExitStatus.USAGE).err
         assert store.count_users() == 2
 
+    def test_who_is_in_the_file_as_in_the_database_is_not_changed(self, run: Any, store: Store) -> None:
+        """A change ends a lock-out. Instances that were kept alike every minute had none."""
+        run("tenant", "add", "acme", "--users-max", "5")
+        run("user", "add", "ann", "--generate", "--tenant", "acme", "--group", "ops", "--attribute", "a=b")
+        run("user", "export", "users.jsonl")
+        run("user", "add", "bob", "--generate")
+        before = user_of(store, "ann"), store.tenant("acme")
+        said = run("user", "import", "users.jsonl", "--replace", "--json").data
+        assert (said["replaced"], said["kept"], said["removed"], said["tenants"]) == (0, 1, 1, 0)
+        store.refresh()
+        assert (user_of(store, "ann"), store.tenant("acme")) == before
+
     def test_hashes_of_emqx_need_their_algorithm(self, run: Any, folder: Path, store: Store) -> None:
         import hashlib
 

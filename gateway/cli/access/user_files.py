@@ -91,12 +91,12 @@ def _store(editor: Editor, file: UserFile, arguments: argparse.Namespace, counts
         known = editor.tenants.get(tenant.name)
         if known is None:
             editor.tenants.add(tenant)
+        elif arguments.existing == "keep" or editor.tenants.alike(known, tenant):
+            continue
         elif arguments.existing == "overwrite":
             editor.tenants.put(tenant)
-        elif arguments.existing == "refuse" and not editor.tenants.alike(known, tenant):
-            raise StoreError(f"The tenant {tenant.name!r} is there already, and differs: see --existing.")
         else:
-            continue
+            raise StoreError(f"The tenant {tenant.name!r} is there already, and differs: see --existing.")
         counts["tenants"] += 1
     if arguments.replace:  # first, so that tenants have room
         keys = {(entry.user.kind, entry.user.identity) for entry in file.entries}
@@ -104,7 +104,10 @@ def _store(editor: Editor, file: UserFile, arguments: argparse.Namespace, counts
     for entry in file.entries:
         user = entry.user
         known_user = editor.users.get(user.kind, user.identity)
-        if known_user is not None and arguments.existing == "keep":
+        # A user that is as before is not changed: a change ends its lock-out, and forgets its login.
+        if known_user is not None and (
+            arguments.existing == "keep" or (arguments.existing == "overwrite" and editor.users.alike(known_user, user))
+        ):
             counts["kept"] += 1
             continue
         try:
