@@ -288,7 +288,8 @@ class KafkaSide:
         if producer is None:
             return None
         missing = await self.topics.missing(producer, topics)
-        producer.forget_topics(topics)  # else a missing one is logged every second
+        # A missing one would be logged every second; without one in use, its messages would wait for metadata.
+        producer.forget_topics([topic for topic in topics if self.topic_watch.pinned(topic) is None])
         return missing
 
     async def ensure(self, topics: list[str], settings: Settings) -> bool:

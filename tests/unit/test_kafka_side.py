@@ -55,6 +55,19 @@ async def test_a_topic_is_released_when_the_last_record_for_it_is_written(tmp_pa
     worker.mqtt.chains.close()
 
 
+async def test_a_reload_s_dry_run_does_not_forget_a_topic_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A template has made it. Without metadata it would be reported as deleted until its next record."""
+    kafka = Worker(Settings(data_dir=tmp_path, routes=[ROUTE]), StopRequest()).kafka
+    producer = Mock()
+    monkeypatch.setattr(kafka, "started_producer", lambda: producer)
+    monkeypatch.setattr(kafka.topics, "missing", AsyncMock(return_value=["new"]))
+    kafka.topic_watch.preset("site-oslo", 3)
+    assert await kafka.missing(["new", "site-oslo"]) == ["new"]
+    producer.forget_topics.assert_called_once_with(["new"])
+
+
 async def test_the_ledger_s_topic_is_missed_when_it_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topics = {"ledger": 1}
     producer = Mock(partition_count=topics.get, refused=lambda _topic: False)
