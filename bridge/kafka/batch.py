@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -13,12 +13,14 @@ from bridge.kafka import record_writer
 from bridge.kafka.record_writer import RecordWriter
 
 if TYPE_CHECKING:
-    from bridge.ports import Answered, Append, Headers
+    from bridge.ports import Answered, Append, Headers, StoredRecord
 
-# Record batch format v2: where the checksum stands, what it covers, and where the producer's fields are.
+# Record batch format v2: where the checksum stands, what it covers, where codec and the producer's fields are.
 _CRC, _CRC_AT, _CHECKED_FROM = Struct(">I"), 17, 21
 _PRODUCER, _PRODUCER_AT = Struct(">qhi"), 43
+_CODEC_AT, _CODEC_BITS = 22, 7
 COMPILED = not record_writer.__file__.endswith(".py")
+_LARGEST = (1 << 31) - 1
 REQUEST_BYTES = 1 << 20  # encoding and writing a request holds some five copies of it
 
 
@@ -52,6 +54,16 @@ class KafkaBatch:
         batch._count = batch.record_count()
         return batch
 
+    @classmethod
+    def of(cls, records: Sequence[StoredRecord], codec: int) -> KafkaBatch:
+        """A built batch of these records, whatever its size."""
+        batch = cls(_LARGEST, codec)
+        for number, record in enumerate(records):
+            batch.append(number, record.timestamp_ms, record.key, record.value, record.headers)
+        batch.close(len(records))
+        batch.encode()
+        return batch
+
     def _take(self, data: bytearray) -> None:
         """Keep only these bytes. The builder is released: it has the records uncompressed."""
         self._builder = None
@@ -79,6 +91,11 @@ class KafkaBatch:
 
     def encode(self) -> bytes:
         return bytes(self.stamp(-1, -1, -1) if self._data is None else self._data)
+
+    def codec(self) -> int:
+        """Kafka's number of the codec of a built batch."""
+        assert self._data is not None
+        return self._data[_CODEC_AT] & _CODEC_BITS
 
     def record_count(self) -> int:
         # The header of a built batch counts its records (KIP-98: RecordCount, after 57 bytes).

@@ -537,7 +537,11 @@ class KafkaProducer:
         return records
 
     def restore(self, data: bytes) -> BatchBuilder:
-        return KafkaBatch.restored(data)
+        batch = KafkaBatch.restored(data)
+        if batch.codec() in {0, self._codec}:
+            return batch
+        # Settings have changed, perhaps because a broker does not know that codec and refuses it for ever.
+        return KafkaBatch.of(self.records(batch), self._codec)
 
     def _live(self) -> Client:
         assert self._client is not None, "start() comes first"

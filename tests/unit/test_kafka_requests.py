@@ -13,7 +13,7 @@ from bridge.errors import BridgeError, PoisonedError, RefusedError
 from bridge.kafka import producer as producer_module
 from bridge.kafka.producer import KafkaProducer
 from bridge.kafka.session import Told
-from bridge.ports import BatchBuilder
+from bridge.ports import BatchBuilder, StoredRecord
 from config.settings import KafkaSettings
 from tests.unit.manual_time import in_manual_time
 
@@ -163,6 +163,20 @@ async def test_a_defect_in_an_answer_fails_its_batches_and_no_others() -> None:
     await asyncio.sleep(0.1)
     client.answer(5)
     assert await good == 5
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+async def test_a_batch_from_the_spool_gets_the_present_codec(codec: str) -> None:
+    """The broker may not know the one that it was written with: it refuses that for ever."""
+    made = KafkaProducer(KafkaSettings(), "test", ()).create_batch(compressed=True)
+    records = [StoredRecord(number, None, b"x" * 1000, [("a", None)]) for number in range(100)]
+    for number, record in enumerate(records):  # more than a batch of the present settings holds
+        made.append(number, record.timestamp_ms, record.key, record.value, record.headers)
+    made.close(len(records))
+    producer = KafkaProducer(KafkaSettings(compression=codec, batch_bytes=16384), "test", ())
+    restored = producer.restore(made.encode())
+    assert (restored.encode()[22] & 7, restored.record_count()) == (producer_module.CODECS[codec], len(records))
+    assert producer.records(restored) == records
 
 
 in_manual_time(globals())
