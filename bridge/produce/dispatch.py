@@ -153,10 +153,10 @@ class Dispatcher:
         self._extras: dict[Route, Extras] = {}  # headers by property bytes
         self._shared: dict[tuple[Slot, int], Entry] = {}  # by slot and flag nibble
         self._parking = Parking(
-            accumulator, hooks.topics, dead_letters, choose=self._slot, settled=self._settle_afresh, failed=hooks.failed
+            accumulator, hooks.topics, dead_letters, choose=self._slot, settled=self.settle_afresh, failed=hooks.failed
         )
         self._delivery = 0  # number of the last delivery id
-        self.holding = Holding(accumulator, again=self._again, gone=self._settle_afresh, failed=hooks.failed)
+        self.holding = Holding(accumulator, again=self._again, gone=self.settle_afresh, failed=hooks.failed)
 
     # --- the hot path's misses ---------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ class Dispatcher:
         self._limit(limits)
         self._extras.clear()
         self._properties.clear()
-        self._settle_afresh()
+        self.settle_afresh()
 
     def _limit(self, limits: DispatchLimits) -> None:
         self._most = limits.cache_entries
@@ -525,7 +525,7 @@ class Dispatcher:
     def stop(self, route: str) -> None:
         """Hold a route's messages from now on. None is acknowledged and none goes to Kafka."""
         self.holding.stop(route)
-        self._settle_afresh()
+        self.settle_afresh()
 
     def admit(self, route: str, count: int) -> None:
         """Release ``count`` messages of a stopped route as a trial, the oldest first."""
@@ -566,8 +566,9 @@ class Dispatcher:
         finally:
             self.received_ms, self.delivery_prefix = before
 
-    def _settle_afresh(self) -> None:
-        """Clear the caches. The dictionaries stay the same objects, because the hot path refers to one of them."""
+    def settle_afresh(self) -> None:
+        """Clear the caches, since topics or routes have changed. The dictionaries stay the same objects, because the
+        hot path refers to one of them."""
         self._known.clear()
         self._shared.clear()
         for cache in (*self.caches, *self._older):

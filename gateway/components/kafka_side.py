@@ -50,7 +50,8 @@ class Reports:
 class KafkaSide:
     """A component of the service. Also the ``bridge.produce.parking.TopicLocator`` of the worker's sessions.
 
-    ``problem`` says why Kafka could not be reached at the start. The worker sets ``spooling`` where it has a spool.
+    ``problem`` says why Kafka could not be reached at the start. The worker sets ``spooling`` where it has a spool, and
+    ``released``, which is called when topics are no longer watched.
     """
 
     name: Final = "kafka"
@@ -73,6 +74,7 @@ class KafkaSide:
         self._identity = identity
         self._fail = reports.failed
         self.spooling: Spooling | None = None
+        self.released: Callable[[], None] = lambda: None
         self.problem: str | None = None
         self._late: asyncio.Task[None] | None = None  # ensures the topics of a Kafka that did not answer the start
         self._replaced: set[str] = set()  # topics of routes that a reload is about to replace
@@ -335,6 +337,7 @@ class KafkaSide:
         unused = sorted(topic for topic in self._left - busy if self.topic_watch.pinned(topic) is not None)
         if unused:
             self.topic_watch.release(unused)
+            self.released()
             if (producer := self.started_producer()) is not None:
                 producer.forget_topics(unused)
 

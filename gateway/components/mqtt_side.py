@@ -210,6 +210,11 @@ class MqttSide:
         results = await asyncio.gather(*(session.leave_stale() for session in sessions), return_exceptions=True)
         return {s.plan.name: e for s, e in zip(sessions, results, strict=True) if isinstance(e, Exception)}
 
+    def settle_afresh(self) -> None:
+        """Have the next message of each MQTT topic ask for its Kafka topic again."""
+        for group in self.groups:
+            group.dispatcher.settle_afresh()
+
     def adopt(self, settings: Settings, router: Router, chains: Chains) -> None:
         """Use other settings from the next message on, in one step of the event loop."""
         self._settings = settings

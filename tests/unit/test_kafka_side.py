@@ -9,6 +9,7 @@ import pytest
 
 from bridge.produce.batch import Batch
 from bridge.produce.dead_letter import DeadLetters
+from bridge.produce.dispatch import SLOW
 from bridge.routing.router import Router
 from bridge.spool.files import Topics
 from bridge.spool.record import SpoolBatch
@@ -41,7 +42,9 @@ async def test_a_topic_is_released_when_the_last_record_for_it_is_written(tmp_pa
     slot.queue.in_flight = Batch(slot, builder, 0)
 
     after = made("one")
-    worker.adopt(after, Router(after.routes, instance=after.instance), worker.mqtt.chains)
+    router = Router(after.routes, instance=after.instance)
+    router.before([worker.mqtt.router])
+    worker.adopt(after, router, worker.mqtt.chains)
     kafka.release_unused()
     slot.queue.in_flight, batch = None, slot.queue.in_flight
     kafka.release_unused()
@@ -50,8 +53,11 @@ async def test_a_topic_is_released_when_the_last_record_for_it_is_written(tmp_pa
     kafka.settle()
     assert kafka.topic_watch.pinned("two") == 3, "a record waits for it"
     slot.queue.in_flight = None
+    dispatcher, late = worker.mqtt.groups[0].dispatcher, b"devices/d1/late"
+    assert dispatcher.entry(2, late) is not SLOW
     kafka.release_unused()
     assert (kafka.topic_watch.pinned("one"), kafka.topic_watch.pinned("two")) == (3, None)
+    assert late not in dispatcher.caches[2], "its next message asks for the topic, which may be gone"
     worker.mqtt.chains.close()
 
 
