@@ -184,8 +184,9 @@ class TestUser:
             rule = edit.rules.append(Rule("allow", "t", who))
         assert run("user", "show", "ann", "--json").data["rules"] == [rule]
         assert f"still name ann: {rule}" in run("user", "remove", "ann").out
-        left = run("user", "remove", "10.9.9.9/8", "--kind", "address", "--json").data["rules_left"]
-        assert left == {"10.9.9.9/8": [rule]}
+        run("user", "add", "fd00::/8", "--kind", "address")
+        left = run("user", "remove", "10.9.9.9/8", "fd00::/8", "--kind", "address", "--json").data["rules_left"]
+        assert left == {"10.9.9.9/8": [rule], "fd00::/8": []}
         assert f"still name it: {rule}" in run("tenant", "remove", "acme").out
 
     def test_show_tells_the_ban_of_a_whole_network(self, run: Any, store: Store) -> None:
