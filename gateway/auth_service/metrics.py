@@ -141,7 +141,7 @@ class AuthMetrics(ProcessMetrics):
         "the cause in the log's auth_backend_down",
         unit="state", labels=("backend",))
     store_reads_failed = counter("gateway_auth_database_reads_failed_total",
-        "Failed reads of the built-in database. Alert on any: without rules and bans nothing is allowed.",
+        "Failed reads of the built-in database. Alert on any: without rules and bans nothing new is allowed.",
         "auth.database.file: is its disk readable?",
         unit="reads")
     hashing_waiting = gauge("gateway_auth_hashing_queue",
