@@ -184,6 +184,10 @@ class Index:
         found = self._db.execute("SELECT value FROM facts WHERE key = ?", (key,)).fetchone()
         return str(found[0]) if found else ""
 
+    def imported(self, export: str) -> int:
+        """The number of batches of an export that are stored already."""
+        return int(self.fact(f"import {export}") or 0)
+
     def note(self, key: str, value: str) -> None:
         self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (key, value))
 

@@ -69,6 +69,18 @@ def inspect(folder: Path) -> SpoolStatus | None:
     return SpoolStatus(folder, instance, holder, clean, disk, partitions)
 
 
+def imported(folder: Path, export: str) -> int:
+    """The number of batches of an export that a spool has stored; 0 where its index cannot be read."""
+    try:
+        index = Index.read_only(Files(folder).index)
+        try:
+            return index.imported(export)
+        finally:
+            index.release()
+    except sqlite3.Error:
+        return 0
+
+
 def unreadable(folder: Path) -> list[Totals]:
     """Read every batch of the index. Returns the unreadable ones by partition. Only while no gateway uses the spool."""
     files = Files(folder)

@@ -182,7 +182,7 @@ class Store:
 
     def imported(self, export: str) -> int:
         """The number of batches of an export that are stored already."""
-        return int(self.state.index.fact(f"import {export}") or 0)
+        return self.state.index.imported(export)
 
     def index_appended(self, *, imported: tuple[str, int] | None = None) -> None:
         """Add appended batches to the index, and the progress of an import (``imported``: export, batches stored of

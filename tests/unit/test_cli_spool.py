@@ -186,6 +186,16 @@ def test_the_spools_of_other_workers_are_not_passed_over(cli: Cli, folder: Path)
         assert cli("spool", *command[:1], *to, "--worker", "1").err == ""
 
 
+def test_what_one_worker_has_imported_another_does_not(folder: Path, cli: Cli) -> None:
+    Path("gateway.toml").write_text('instance = "site-a"\nworkers = 2\n')
+    fill(folder)
+    cli("spool", "export", "out.spool", "--remove")
+    cli("spool", "import", "out.spool")
+    said = cli("spool", "import", "out.spool", "--worker", "1", status=ExitStatus.FAILED).err
+    assert f"7 of the 7 batches of out.spool are in the spool {folder.absolute()} already" in said
+    assert stored(spool_path(Path("data"), 1), "site-a") == []
+
+
 def test_nothing_is_stored_where_no_worker_will_find_it(folder: Path, cli: Cli) -> None:
     fill(folder)
     cli("spool", "export", "out.spool")

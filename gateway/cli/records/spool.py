@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from bridge.spool.inspect import SpoolStatus, inspect, unreadable
+from bridge.spool.inspect import SpoolStatus, imported, inspect, unreadable
 from bridge.spool.record import SpoolBatch
 from bridge.spool.recovery import SpoolReport
 from bridge.spool.spool import spool_path
@@ -203,6 +203,12 @@ def _import(arguments: argparse.Namespace) -> int:
             f"{arguments.file} is from instance {export.instance!r}, this is {settings.instance!r}. To deliver "
             f"its messages by this one, give --from-instance {export.instance}."
         )
+    for other in sorted(settings.data_dir.glob("worker-*/spool")):
+        if other != folder and (count := imported(other, export.id)):
+            raise SpoolCommandError(
+                f"{count} of the {export.batches} batches of {arguments.file} are in the spool {other.absolute()} "
+                "already, or were: a second import would deliver them twice. Continue with that worker (--worker)."
+            )
     with _opened(settings, folder) as (store, _):
         before = store.imported(export.id)
         size = sum(entry.batch.stored_bytes for entry in export.entries() if entry.number > before)
