@@ -83,6 +83,8 @@ class FleetCounts:
     command_copies: int = 0
     answers: int = 0
     """Those that the broker has acknowledged."""
+    never_connected: int = 0
+    """Devices that have not had a connection yet. They have taken no readings."""
 
 
 class _Device:
@@ -365,6 +367,7 @@ class Fleet:
             commands=sum(device.obedience.received for device in devices),
             command_copies=sum(device.obedience.copies for device in devices),
             answers=sum(device.answered for device in devices),
+            never_connected=sum(device.connects == 0 for device in devices),
         )
 
     def last_error(self) -> str:

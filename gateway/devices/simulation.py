@@ -42,6 +42,8 @@ class SimulationAccount:
     command_copies: int
     answers: int
     """Answers to commands that the broker acknowledged."""
+    never_connected: int
+    """Devices without a single connection; they have no readings."""
 
     @property
     def unacknowledged_messages(self) -> int:
@@ -90,6 +92,7 @@ def account_of(
         commands=counts.commands,
         command_copies=counts.command_copies,
         answers=counts.answers,
+        never_connected=counts.never_connected,
     )
 
 

@@ -15,13 +15,14 @@ from confluent_kafka import Producer
 
 from config.errors import ExitStatus
 from gateway.cli.main import main
+from gateway.devices.physics import build_fleet
 from gateway.local.embedded.kafka import KafkaCluster
 from gateway.local.embedded.mqtt import MqttBroker
 from tests.brokers.client import Client
 from tests.brokers.fixtures import MakeTopic
 from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.topics import add_partitions, alter_topic, consumer_groups, create_topic, produce, topic_names
-from tests.command_line import GATEWAY, run_gateway
+from tests.command_line import GATEWAY, Cli, run_gateway
 from tests.waiting import DEADLINE_S
 
 
@@ -205,6 +206,18 @@ def test_simulated_devices_publish_what_they_say(
         subscriber.subscribe(f"{unique}/#")
         subscriber.publish(f"{unique}/mark", b"mark")
         assert subscriber.receive().payload == b"mark", "nothing was retained"
+
+
+def test_devices_that_never_connected_are_counted(
+    make_mosquitto: Callable[..., Mosquitto], settings: Path, cli: Cli, tmp_path: Path
+) -> None:
+    names = [one.device for one in build_fleet(5, 1)]
+    address = f"mqtt://127.0.0.1:{make_mosquitto(users=dict.fromkeys(names, 'right')).port}"
+    secrets = tmp_path / "secrets.csv"
+    secrets.write_text("name,secret\n" + "".join(f"{name},{'right' if name == names[0] else 'x'}\n" for name in names))
+    words = ["simulate", "--mqtt", address, "--devices", "5", "--duration", "2s", "--secrets", secrets, "--json"]
+    account = json.loads(cli(*words, status=ExitStatus.INCOMPLETE).out)
+    assert (account["devices"], account["never_connected"]) == (5, 4)
 
 
 def test_simulated_devices_use_the_settings_to_reach_the_broker(

@@ -55,7 +55,8 @@ examples:
   gateway simulate --devices 200 --faults duplicates=0.01,reorder=0.01,wrong-clock=0.05
   gateway simulate --devices 50 --commands failures=0.05,silent=0.01
 
-exit status: 0 everything was acknowledged, 5 not everything was, 69 no broker, 77 the broker refuses the devices
+exit status: 0 everything was acknowledged, 5 not everything was, or a device never connected, 69 no broker,
+77 the broker refuses the devices
 """
 
 
@@ -215,7 +216,8 @@ async def _simulate(
         progress("")
         await outward.stop(time.monotonic_ns())
     print(json.dumps({"qos": fleet.qos, **asdict(account)}) if arguments.json else _text(account, fleet), end="\n")
-    return ExitStatus.INCOMPLETE if account.unacknowledged_messages or account.unsent else ExitStatus.OK
+    missed = account.unacknowledged_messages or account.unsent or account.never_connected
+    return ExitStatus.INCOMPLETE if missed else ExitStatus.OK
 
 
 def _text(account: SimulationAccount, fleet: FleetSettings) -> str:
@@ -236,6 +238,7 @@ def _text(account: SimulationAccount, fleet: FleetSettings) -> str:
         ("reconnects", account.reconnects, ""),
         ("without a subscriber", account.unheard, "the broker acknowledged and dropped them"),
         ("never sent", account.unsent, "the devices stopped before"),
+        ("devices never connected", account.never_connected, "they took no readings"),
         ("commands received", account.commands, "different ones"),
         ("copies of commands", account.command_copies, "answered as the first, and not done again"),
         ("answers acknowledged", account.answers, ""),
