@@ -215,8 +215,10 @@ class TopicReader:
         """The records from ``starts`` on, then new ones, without end; in order within each partition.
 
         Yields a list every ``POLL_MS`` at the latest: an empty one without new records, or while Kafka cannot be
-        reached. New partitions are read from their beginning. Raises TopicMissingError when a topic is deleted."""
+        reached. New partitions are read from their beginning, unless ``starts`` leaves some of the present ones out.
+        Raises TopicMissingError when a topic is deleted."""
         positions = {TopicPartition(*at): offset for at, offset in starts.items()}
+        some = positions.keys() < {*self.partitions}
         self._assign(positions)
         loop = asyncio.get_running_loop()
         look_s = loop.time() + LOOK_AGAIN_S
@@ -232,7 +234,7 @@ class TopicReader:
                 continue
             look_s = loop.time() + LOOK_AGAIN_S
             new = self._grown(positions, absent, loop.time())
-            if new:
+            if new and not some:
                 positions.update(dict.fromkeys(new, 0))
                 self._assign(positions)
 

@@ -121,6 +121,30 @@ def test_what_arrives_is_shown_and_new_partitions_are_noticed(kafka: KafkaCluste
 
 
 @pytest.mark.usefixtures("settings")
+def test_a_place_is_of_its_partition_alone_also_later(
+    kafka: KafkaCluster, unique: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (topic,) = create(kafka, {unique: 2})
+    produce(kafka.bootstrap, topic, ["old"], partition=0)
+    produce(kafka.bootstrap, topic, ["of another"], partition=1)
+    monkeypatch.setattr("bridge.kafka.reader.LOOK_AGAIN_S", 0.0)
+    ended = threading.Event()
+
+    def write() -> None:
+        while not ended.wait(0.1):
+            produce(kafka.bootstrap, topic, ["new"], partition=0)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        found = tail(capsys, "--topic", topic, "--from", "0:0", "-n", "20")
+    finally:
+        ended.set()
+        writing.join()
+    assert {line["partition"] for line in found} == {0}
+
+
+@pytest.mark.usefixtures("settings")
 def test_a_topic_that_is_not_there_is_not_made(kafka: KafkaCluster, unique: str) -> None:
     assert main(["tail", "--topic", unique]) == ExitStatus.UNAVAILABLE
     assert unique not in topic_names(kafka.bootstrap)
