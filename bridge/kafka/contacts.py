@@ -153,14 +153,16 @@ class Contacts:
 
     # --- who is to be asked ---
 
-    def due(self, suspects: Collection[int]) -> list[Contact]:
+    def due(
+        self, suspects: Collection[int], has_replicas: Callable[[int], bool] = lambda _broker: False
+    ) -> list[Contact]:
         """Brokers to probe now: those with an overdue answer, and silent ``suspects``. Each at most every other second.
 
-        Forgets brokers that have left the cluster for good."""
+        Forgets brokers that have left the cluster for good: no partition in use ``has_replicas`` on them."""
         now_ns = self.clock_ns()
         for broker, contact in list(self._known.items()):
             gone = contact.left_ns and now_ns - contact.left_ns > FORGOTTEN_NS
-            if gone and (not contact.asked_ns or contact.refuses):
+            if gone and (not contact.asked_ns or contact.refuses) and not has_replicas(contact.broker):
                 del self._known[broker]
         found = []
         for contact in self._known.values():

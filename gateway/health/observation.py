@@ -124,7 +124,12 @@ class Observation:
                 contact.led = tuple(
                     place for place in worker.kafka.partitions.queues if producer.leader(*place) == contact.broker
                 )
-        for contact in worker.kafka.contacts.due(suspects):
+        queues = worker.kafka.partitions.queues
+
+        def has_replicas(broker: int) -> bool:
+            return any(broker in producer.replicas(*place)[0] for place in queues)
+
+        for contact in worker.kafka.contacts.due(suspects, has_replicas):
             producer.probe(contact)
         self.leaderless.look((t.name for t in worker.snapshot().topics if t.leaderless), now_ns)
 

@@ -170,6 +170,13 @@ async def test_a_broker_that_stopped_in_good_order_is_not_up_though_it_owes_noth
     rig.worker.kafka.contacts.listed([(1, "k1", 9092)])
     rig.pass_by(1)
     assert rig.metric("gateway_kafka_broker_up") == {("1",): 1, ("2",): 0}
+    rig.wait_for(0, 1)
+    rig.acknowledge(0)
+    rig.pass_by(700)
+    assert rig.metric("gateway_kafka_broker_up") == {("1",): 1, ("2",): 0}, "its replicas are missing"
+    rig.producer.replicas = lambda *_: ((1,), (1,))
+    rig.pass_by(1)
+    assert rig.metric("gateway_kafka_broker_up") == {("1",): 1}
 
 
 async def test_a_broker_that_leads_what_waits_is_asked_before_it_owes_anything(rig: Rig) -> None:
