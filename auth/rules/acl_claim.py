@@ -19,6 +19,7 @@ from auth.rules.emqx_forms import actions_of, literal_of_regex, permission_of, q
 MAX_RULES: Final = 1000  # of one token; a token is at most a password long, 64 KiB
 _NARROWING: Final = ("zone", "zone_re", "listener", "listener_re")  # EMQX 6: ignoring them would widen a rule
 _OLD: Final = ("pub", "sub", "all")
+CONDITION_KEYS: Final = ("username", "username_re", "clientid", "clientid_re", "ipaddr", *_NARROWING)
 
 
 class AclRules(NamedTuple):

@@ -14,12 +14,14 @@ from typing import Final, cast
 
 from auth.errors import ImportFormatError, RuleFormatError
 from auth.model import EVERYBODY, Condition, Rule, SubjectKind, Who
-from auth.rules.acl_claim import rules_of_entry
+from auth.rules.acl_claim import CONDITION_KEYS, rules_of_entry
 from auth.rules.conditions import condition_problem
 from auth.rules.emqx_forms import actions_of, permission_of, qos_of, retain_of, shown
 from auth.rules.rules import rule_problem
 
 _OUR_KEYS: Final = frozenset({"id", "permission", "action", "topic", "eq", "qos", "retain", "who", "source"})
+_EMQX_KEYS: Final = _OUR_KEYS - {"eq", "who"} | {"topics", *CONDITION_KEYS}
+_GROUP_KEYS: Final = frozenset({"rules", "username", "clientid"})
 
 
 def condition_text(kind: str, value: str) -> str:
@@ -110,6 +112,7 @@ def _rank(group: Mapping[str, object]) -> int:
 def _group(group: Mapping[str, object], place: str) -> Iterator[Rule]:
     """The rules of an object for a user, a client or all; ``place`` begins their source. Raises RuleFormatError."""
     kinds: tuple[SubjectKind, ...] = ("clientid", "username")
+    _refuse_unknown(group, _GROUP_KEYS, f"{place or 'the object with '}rules")
     concerning: list[Condition] = []
     for kind in kinds:
         if kind in group:
@@ -126,6 +129,8 @@ def _group(group: Mapping[str, object], place: str) -> Iterator[Rule]:
             if isinstance(entry, dict) and ("who" in entry or "eq" in entry):
                 yield _own(entry, source, tuple(concerning))
             else:
+                if isinstance(entry, dict):
+                    _refuse_unknown(entry, _EMQX_KEYS, "a rule")
                 yield from rules_of_entry(entry, source, tuple(concerning))
         except RuleFormatError as error:
             raise RuleFormatError(f"{source}: {error}") from None
@@ -133,9 +138,7 @@ def _group(group: Mapping[str, object], place: str) -> Iterator[Rule]:
 
 def _own(entry: Mapping[str, object], source: str, concerning: Who) -> Rule:
     """A rule in our form, with the further conditions ``concerning``. Raises RuleFormatError."""
-    unknown = entry.keys() - _OUR_KEYS
-    if unknown:
-        raise RuleFormatError(f"{shown(min(unknown))} is no part of a rule; there are {', '.join(sorted(_OUR_KEYS))}")
+    _refuse_unknown(entry, _OUR_KEYS, "a rule")
     topic, eq, texts = entry.get("topic"), entry.get("eq", False), entry.get("who", [])
     if not isinstance(topic, str):
         raise RuleFormatError(f"the topic of a rule is a text, not {shown(topic)}")
@@ -150,3 +153,11 @@ def _own(entry: Mapping[str, object], source: str, concerning: Who) -> Rule:
     actions = actions_of(entry.get("action"))
     qos, retain = qos_of(entry.get("qos")), retain_of(entry.get("retain"))
     return Rule(permission_of(entry.get("permission")), topic, who, actions, eq, qos, retain, source)
+
+
+def _refuse_unknown(entry: Mapping[str, object], known: frozenset[str], what: str) -> None:
+    """Raises RuleFormatError for a key that is not known: it may be a misspelt condition, without which the rule would
+    concern everybody."""
+    unknown = entry.keys() - known
+    if unknown:
+        raise RuleFormatError(f"{shown(min(unknown))} is no part of {what}; there are {', '.join(sorted(known))}")

@@ -80,6 +80,9 @@ def test_a_list_is_put_in_the_order_in_which_emqx_asks(page: bool) -> None:
     ('{"rules": [{"permission": "allow", "action": "all", "topic": "a", "who": ["group="]}]}', "cannot be empty"),
     ('{"rules": [{"permission": "allow", "action": "all", "topic": "a", "eq": 1}]}', "eq is true or false"),
     ('{"rules": [{"permission": "allow", "action": "all", "topics": ["a"], "eq": true}]}', "'topics' is no part"),
+    ('{"rules": [{"permission": "allow", "action": "all", "topic": "a", "whom": ["x"]}]}', "'whom' is no part"),
+    ('[{"client_id": "c", "rules": []}]', "'client_id' is no part of the object with rules"),
+    ('[{"rules": []}, {"client_id": "c", "rules": []}]', "'client_id' is no part of [1].rules"),
     ('{"rules": [{"permission": "allow", "action": "all", "eq": true}]}', "the topic of a rule is a text"),
     ('{"rules": [{"permission": "allow", "action": "sub", "topic": "a", "eq": true, "retain": true}]}', "alone"),
 ])  # fmt: skip
