@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
-from bridge.errors import UnreachableError
 from bridge.kafka.login import KafkaLogin
 from bridge.kafka.reader import TopicReader
 
@@ -52,16 +51,11 @@ class TopicFeed:
         await self._open.aclose()
 
     async def read(self) -> Sequence[LoggedRecord]:
-        """The next records; waits up to 200 ms, and may be empty. Raises RefusedError or TopicMissingError."""
+        """The next records; waits up to 200 ms, and may be empty, also while Kafka is away. Raises UnreachableError,
+        RefusedError or TopicMissingError, and then another feed is needed."""
         if self._records is None:
             self._records = self._reader.follow(self.positions)
-        try:
-            found = await anext(self._records)
-        except BaseException as error:  # the iterator has ended with it: the next call begins another
-            self._records = None
-            if isinstance(error, UnreachableError):
-                return ()
-            raise
+        found = await anext(self._records)
         for record in found:
             self.positions[record.place[:2]] = record.place.offset + 1
         return found

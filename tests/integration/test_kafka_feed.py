@@ -3,8 +3,10 @@
 import asyncio
 import time
 from collections.abc import Callable
+from unittest.mock import AsyncMock
 
 import pytest
+from aiokafka.errors import CorruptRecordException
 
 from bridge.commands.model import Status, StatusRecord
 from bridge.commands.sink import StatusWriter
@@ -73,6 +75,17 @@ async def test_a_feed_goes_on_when_kafka_comes_back(backend: KafkaBackend) -> No
             backend.thaw()
         await put(backend, topic, 0, b"a")
         assert await following.read(1) == [b"a"]
+    finally:
+        await feed.stop()
+
+
+async def test_what_kafka_cannot_read_ends_a_feed(backend: KafkaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = TopicFeed(backend.settings, "gateway-test", [await backend.topic()])
+    await feed.start()
+    try:
+        monkeypatch.setattr(feed._reader._consumer, "getmany", AsyncMock(side_effect=CorruptRecordException()))
+        with pytest.raises(UnreachableError, match="Kafka did not answer about"):
+            await feed.read()
     finally:
         await feed.stop()
 
