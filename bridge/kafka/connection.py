@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import aiokafka.errors as kafka_errors
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.protocol.metadata import MetadataRequest
 
@@ -54,10 +54,22 @@ def connection_options(settings: KafkaSettings, client_id: str) -> dict[str, Any
     }
 
 
+class _Consumer(AIOKafkaConsumer):  # type: ignore[misc]
+    """aiokafka's own waits for ever for records when a defect has ended its fetcher."""
+
+    async def getmany(self, *partitions: TopicPartition, **how: Any) -> Any:
+        """As its own; raises the defect."""
+        found = await super().getmany(*partitions, **how)
+        fetching = self._fetcher.error_future
+        if not found and fetching.done() and (failed := fetching.exception()):
+            raise failed.__cause__ or failed
+        return found
+
+
 def make_consumer(options: dict[str, Any], login: KafkaLogin, **more: Any) -> AIOKafkaConsumer:
     """A consumer without a group, not started, whose connections are renewed as the producer's are."""
     fetched.use()
-    consumer = AIOKafkaConsumer(**options, **login.options(), group_id=None, enable_auto_commit=False, **more)
+    consumer = _Consumer(**options, **login.options(), group_id=None, enable_auto_commit=False, **more)
     consumer._client = Client(login, **options)
     return consumer
 
@@ -172,10 +184,11 @@ async def stop_consumer(consumer: Any) -> None:
     """End an aiokafka consumer within two seconds.
 
     Its own ``stop`` can hang while the fetcher drops an earlier assignment, because the fetcher mistakes the
-    cancellation for one of its requests. A second cancellation ends it.
+    cancellation for one of its requests. A second cancellation ends it. And it leaves its connections open when a
+    defect has ended the fetcher.
     """
     stopping = asyncio.ensure_future(consumer.stop())
     await asyncio.wait([stopping], timeout=1.0)
-    if not stopping.done():
+    if not stopping.done() or stopping.exception() is not None:
         await end_tasks(stopping, patience_s=0.5)  # also cancels the fetcher, for which it waits
         await asyncio.wait([asyncio.ensure_future(consumer._client.close())], timeout=0.5)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from aiokafka.errors import CorruptRecordException
@@ -86,6 +86,20 @@ async def test_what_kafka_cannot_read_ends_a_feed(backend: KafkaBackend, monkeyp
         monkeypatch.setattr(feed._reader._consumer, "getmany", AsyncMock(side_effect=CorruptRecordException()))
         with pytest.raises(UnreachableError, match="Kafka did not answer about"):
             await feed.read()
+    finally:
+        await feed.stop()
+
+
+async def test_a_defect_of_the_fetcher_ends_a_feed(backend: KafkaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = await backend.topic()
+    feed = TopicFeed(backend.settings, "gateway-test", [topic])
+    await feed.start()
+    try:
+        assert not await feed.read()
+        monkeypatch.setattr(feed._reader._consumer._fetcher, "_get_actions_per_node", Mock(side_effect=KeyError))
+        await put(backend, topic, 0, b"a", b"b")
+        with pytest.raises(KeyError):
+            await Following(feed).read(3)
     finally:
         await feed.stop()
 
