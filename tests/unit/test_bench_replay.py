@@ -45,7 +45,7 @@ def serving(plan: replay.ReplayPlan) -> Iterator[tuple[Connection, int, list[Exc
         except EOFError:
             pass
         except Exception as error:  # noqa: BLE001  (the test looks at it)
-            raised.append(error)
+            raised.append(error.with_traceback(None))  # its frames hold the pipe
 
     thread = threading.Thread(target=serve)
     thread.start()
