@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
+from math import inf
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -90,7 +91,7 @@ def records_between(
     day, at = F.col("ingest_date"), F.col("timestamp")
     read: Offsets = {}
     if bronze.exists():
-        read = _places_of(spark, settings, first)  # first: the job runs
+        read, anew = _places_of(spark, settings, first)  # first: the job runs
         kept = bronze.read()
         since = bronze.whole_since()
         if since > first.date() or kept.where((day <= first.date()) & (at < F.lit(first))).isEmpty():
@@ -98,6 +99,7 @@ def records_between(
     bounds, cut = _unread(spark, settings, read, [since for since, _ in days])
     if kept is not None:
         cut += _lost(spark, settings, kept, first, end)
+        cut += [f"an earlier topic {topic}" for topic, batch in anew.items() if _may_lack(kept, topic, batch, end)]
     found = []
     for (since, until), (starts, ends) in zip(days, pairwise(bounds), strict=True):
         sources = {}
@@ -114,16 +116,24 @@ def records_between(
     return found, cut
 
 
-def _places_of(spark: SparkSession, settings: Settings, first: datetime) -> Offsets:
-    """How far bronze has read the topics, but for those of which it may have stepped over records since ``first``: of
-    one that was made anew it goes on at its old place."""
+def _places_of(spark: SparkSession, settings: Settings, first: datetime) -> tuple[Offsets, dict[str, float]]:
+    """How far bronze has read the topics, but for those that were made anew since ``first``: of these it goes on at its
+    old place, and steps over records. And bronze's batches from which on they are the new ones."""
     names = topics(settings)
-    anew = TopicIds(spark, settings, BRONZE).changed(present_ids(spark, settings, "backfill", names))
+    changed = TopicIds(spark, settings, BRONZE).changed(present_ids(spark, settings, "backfill", names))
     met = (F.col("reason") == "recreated") & (F.col("seen_at") >= F.lit(first))
     gaps = lake_tables.bronze_gaps(spark, settings.stream).where(met)
-    anew |= {row.topic for row in gaps.select("topic").distinct().collect()}
+    anew = dict.fromkeys(changed, inf) | dict(gaps.groupBy("topic").agg(F.min("batch")).collect())
     progress = read_progress(Folder(spark, location(settings.stream.checkpoint)), BRONZE)
-    return {topic: of for topic, of in progress.offsets.items() if topic in names and topic not in anew}
+    return {topic: of for topic, of in progress.offsets.items() if topic in names and topic not in anew}, anew
+
+
+def _may_lack(kept: DataFrame, topic: str, batch: float, end: datetime) -> bool:
+    """Whether the topic, as it was before a batch of bronze's, may have had records from before ``end`` that bronze did
+    not read: it has none from after."""
+    its = kept.where((F.col("topic") == topic) & (F.col("batch") < batch)).groupBy("partition")
+    ends = [it.last for it in its.agg(F.unix_millis(F.max("timestamp")).alias("last")).collect()]
+    return min(ends, default=-1) < millis(end)
 
 
 def _unread(

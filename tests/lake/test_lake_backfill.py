@@ -195,18 +195,20 @@ async def test_of_a_topic_made_anew_kafka_is_asked_for_what_bronze_stepped_over(
         (bronze / kind).mkdir(parents=True)
         (bronze / kind / "0").write_text(f"v1\n{{}}\n{text}")
 
-    def from_kafka() -> list[int]:
-        (found,), _ = backfill.records_between(spark, settings, [(at[1], at[5])])
-        return [row.offset for row in found["Kafka"].sort("offset").collect()]
+    def from_kafka(first: datetime = at[1], end: datetime = at[5]) -> tuple[list[int], list[str]]:
+        (found,), cut = backfill.records_between(spark, settings, [(first, end)])
+        return [row.offset for row in found["Kafka"].sort("offset").collect()], cut
 
-    assert from_kafka() == [4]
+    assert from_kafka() == ([4], [])
     TopicIds(spark, settings, "bronze").keep({topic: "the old one's"}, 0)
-    assert from_kafka() == [2, 3, 4]
+    # What it had behind the last record that bronze read nobody knows.
+    assert from_kafka() == ([2, 3, 4], [f"an earlier topic {topic}"])
+    assert from_kafka(at[0], at[1]) == ([], []), "its later records have been read"
     (tmp_path / "checkpoints" / "bronze_topics.json").unlink()
     for seen_at, stepped_over in ((at[0], []), (at[5], [2, 3])):
-        lost = [(topic, 0, 2, 3, "recreated", seen_at, 0)]
+        lost = [(topic, 0, 2, 3, "recreated", seen_at, 1)]
         DeltaTable(spark, settings.stream, "bronze_gaps").replace(spark.createDataFrame(lost, GAPS))
-        assert from_kafka() == [*stepped_over, 4]
+        assert from_kafka() == ([*stepped_over, 4], [f"an earlier topic {topic}"][: len(stepped_over)])
 
 
 async def test_files_of_another_time_are_passed_over_and_what_bronze_lost_is_told(
