@@ -81,7 +81,7 @@ def read_lake(
     report.about = f"{span or 'no readings'}. {report.about}"
     _devices(lake)
     _signals(lake, silver)
-    _quarantine(lake)
+    _quarantine(lake, silver)
     _deleted(lake)
     _lost(lake)
     _audit(replace(lake, device=None))
@@ -137,6 +137,18 @@ class _Lake:
         Blocks for the tables' logs."""
         left = lake_tables.unread_silver(self.spark, self.stream, job)
         return left and f"Not judged: {left}"
+
+    def left_by_retention(self, name: str, silver: DataFrame | None) -> str | None:
+        """That rows of the table may have been deleted that were of this time, as a sentence; None if none were."""
+        kept, begin_s = getattr(self.stream.lake.retention, name), self.since_s
+        if kept is None:
+            return None
+        if begin_s is None and silver is not None and (span := _span(silver, "received_at")) is not None:
+            begin_s = span[0]
+        first_s = (self.report.made_at_s - kept.total_seconds()) // 86_400 * 86_400
+        if begin_s is not None and begin_s >= first_s:
+            return None
+        return f"Not judged: {name} from before {moment(first_s)} UTC are not kept (stream.lake.retention.{name})."
 
     def ended_s(self, job: str) -> float | None:
         """When the job finished its last batch; None before the first."""
@@ -303,7 +315,8 @@ def _signals(lake: _Lake, silver: DataFrame | None) -> None:
     groups = alerts.groupBy("device", "signal", "kind").agg(*map(F.expr, counted))
     groups = groups.orderBy(F.desc("times"), "device", "signal")
     top = groups.limit(10 * _MOST_ROWS).collect()
-    lake.found("anomalies", alerts.count() if top else 0, lake.left_of_silver("anomalies"), "signals.left")
+    left = lake.left_of_silver("anomalies") or lake.left_by_retention("anomalies", silver)
+    lake.found("anomalies", alerts.count() if top else 0, left, "signals.left")
     if not top:
         lake.empty("anomalies", "signals")
         return
@@ -364,13 +377,14 @@ def _signal(silver: DataFrame, alerts: DataFrame, device: str, signal: str, labe
     return Signal(label, points, [tuple(row) for row in marks.collect()])
 
 
-def _quarantine(lake: _Lake) -> None:
+def _quarantine(lake: _Lake, silver: DataFrame | None) -> None:
     rows = lake.table("silver_quarantine", "lost", "kafka_time")
     if rows is None:
         return
     bars = _bars(rows, "reason", "kafka_time", "records")
     if bars is None:
-        lake.report.absent["lost.silver_quarantine"] = "No record of this time is in quarantine."
+        left = lake.left_by_retention("silver_quarantine", silver)
+        lake.report.absent["lost.silver_quarantine"] = left or "No record of this time is in quarantine."
         return
     look_for = "A new reason at one moment is a change of firmware; a steady few are single devices."
     lake.show("lost.quarantine", "Records in quarantine by reason", look_for, bars)
