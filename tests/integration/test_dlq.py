@@ -442,7 +442,12 @@ async def test_a_dry_run_says_what_would_be_and_writes_nothing(desk: Desk) -> No
     assert "filtered: no_route" in text
     new = f"{desk.topic}-oslo"
     desk.route(topic=f"{desk.topic}-${{topic[1]}}", key="")
-    status, text = await desk.run("replay", "--topic", "devices/oslo", "--dry-run", "--json")
+    words = ("replay", "--topic", "devices/oslo", "--dry-run", "--json")
+    status, text = await desk.run(*words)
+    assert (status, json.loads(text.splitlines()[0])["outcome"]) == (ExitStatus.INCOMPLETE, "refused")
+    assert f"Kafka has no topic {new}, and kafka.topics.create is off" in text
+    desk.file.write_text(desk.file.read_text().replace("[kafka]\n", "[kafka]\ntopics.create = true\n"))
+    status, text = await desk.run(*words)
     assert status == 0
     result = json.loads(text.splitlines()[0])
     assert result["destinations"] == [{"topic": new, "partition": None, "key": None}]

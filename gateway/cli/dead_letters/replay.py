@@ -85,8 +85,7 @@ class ReplayRun:
                     else:
                         yield await self._preview_one(path, letter)
 
-    @staticmethod
-    async def _preview_one(path: ReplayPath, letter: DeadLetter) -> Result:
+    async def _preview_one(self, path: ReplayPath, letter: DeadLetter) -> Result:
         """The result that a dead letter would have."""
         unknown = set(path.unknown)
         fate = path.preview(letter)
@@ -94,6 +93,9 @@ class ReplayRun:
             await path.look_for(new)  # a template gave a topic that Kafka was not asked for
             path.unknown -= new
             fate = path.preview(letter)
+        missing = next((one.topic for one in fate.destinations if one.topic in path.unknown), None)
+        if missing is not None and not self._settings.kafka.topics.create:
+            fate.refused = f"Kafka has no topic {missing}, and kafka.topics.create is off: `gateway topics apply` makes it"
         return _result(letter, fate, Outcome.WOULD_BE, path.unknown)
 
     async def replay(self, letters: Sequence[DeadLetter]) -> AsyncIterator[Result]:
