@@ -1,8 +1,10 @@
 """What ``gateway explain`` says of a message, and that it is what the data path does."""
 
 import base64
+import contextlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -129,6 +131,21 @@ def test_the_command(tmp_path: Path, cli: Cli) -> None:
     document = json.loads(cli("explain", "a/b", "ff00", "--encoding", "hex", "--json", *always).out)
     assert document["written"][0]["value"] == {"base64": raw}
     assert "no route takes it" in cli("explain", "b", "--offline", "--config", str(file), status=1).out
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_record_for_a_topic_that_nobody_makes_is_not_written(
+    create: bool, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "gateway.toml"
+    route = '[[routes]]\nname = "a"\nfilters = ["a/+"]\ntopic = "t"\n'
+    file.write_text(f"{route}[kafka]\ntopics.create = {str(create).lower()}\n")
+    admin = contextlib.nullcontext(SimpleNamespace(topics=lambda _names: ()))
+    monkeypatch.setattr("gateway.cli.records.explain.require_kafka", lambda *_: None)
+    monkeypatch.setattr("gateway.cli.records.explain.KafkaAdmin", lambda *_, **__: admin)
+    said = cli("explain", "a/b", "--config", file, status=int(not create)).out
+    assert "Kafka shows us no topic 't'." in said
+    assert ("kafka.topics.create is off" in said) is not create
 
 
 @pytest.mark.parametrize(("words", "says"), [

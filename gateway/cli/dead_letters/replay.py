@@ -95,7 +95,9 @@ class ReplayRun:
             fate = path.preview(letter)
         missing = next((one.topic for one in fate.destinations if one.topic in path.unknown), None)
         if missing is not None and not self._settings.kafka.topics.create:
-            fate.refused = f"Kafka has no topic {missing}, and kafka.topics.create is off: `gateway topics apply` makes it"
+            fate.refused = (
+                f"Kafka has no topic {missing}, and kafka.topics.create is off: `gateway topics apply` makes it"
+            )
         return _result(letter, fate, Outcome.WOULD_BE, path.unknown)
 
     async def replay(self, letters: Sequence[DeadLetter]) -> AsyncIterator[Result]:

@@ -3,7 +3,6 @@
 import argparse
 import base64
 import binascii
-from collections.abc import Callable
 from typing import Any, Final
 
 from bridge.message import Properties
@@ -35,8 +34,8 @@ PROPERTY is NAME=VALUE: a user property, or one of content_type, response_topic,
 (seconds), payload_format (0 or 1). Write user.NAME=VALUE for a user property that is called like one of these. With
 --command it is a header of the command's record.
 
-exit status: 0 a record is written or a command sent, 1 a dead letter, the message is dropped or taken by no route, or
-the command has expired, 2 wrong arguments, 78 bad settings
+exit status: 0 a record is written or a command sent, 1 a dead letter, the message is dropped or taken by no route, its
+topic is missing, or the command has expired, 2 wrong arguments, 78 bad settings
 """
 _OWN: Final = ("content_type", "response_topic", "correlation_data", "message_expiry", "payload_format")
 
@@ -90,15 +89,15 @@ def _run(arguments: argparse.Namespace) -> int:
             loaded.missing_file
             or "The settings have no routes, so the gateway would read no message. Add a [[routes]] table."
         )
-    asked: list[str] = []
-    told = explain(settings, message, _partitions(arguments, settings, asked))
-    told.notes += [*asked, *filter(None, [loaded.profile])]
+    partitions = _Partitions(arguments, settings)
+    told = explain(settings, message, partitions)
+    told.notes += [*partitions.notes, *filter(None, [loaded.profile])]
     if arguments.json:
         print_json(_document(told))
     else:
         tell(explain_text.text(told, settings))
     good = bool(told.written) and not any(one.dead_letter for one in told.written)
-    return ExitStatus.OK if good else ExitStatus.FAILED
+    return ExitStatus.OK if good and not partitions.missing else ExitStatus.FAILED
 
 
 def _explain_command(arguments: argparse.Namespace) -> int:
@@ -110,10 +109,9 @@ def _explain_command(arguments: argparse.Namespace) -> int:
         if not equals or not name:
             raise UsageError(f"--properties {text}: write NAME=VALUE, such as {commands.subject_header}=switch.")
         headers.append((name, value.encode(errors="surrogateescape")))
-    asked: list[str] = []  # why the number of partitions is unknown
-    count = _partitions(arguments, settings, asked)
-    told = explain_command(settings, commands, arguments.topic, _payload(arguments), headers, count)
-    told.notes += asked
+    partitions = _Partitions(arguments, settings)
+    told = explain_command(settings, commands, arguments.topic, _payload(arguments), headers, partitions)
+    told.notes += partitions.notes
     if arguments.json:
         document = {name: as_data(getattr(told, name)) for name in told.__slots__}
         print_json(document)
@@ -183,31 +181,38 @@ def _properties(texts: list[str]) -> Properties:
     return Properties(user=tuple(user), **own)
 
 
-def _partitions(arguments: argparse.Namespace, settings: Settings, notes: list[str]) -> Callable[[str], int | None]:
-    """The number of partitions of a topic. The reason for an unknown one goes into ``notes``, once."""
-    if arguments.partitions is not None:
-        return lambda _topic: int(arguments.partitions)
-    if arguments.offline:
-        return lambda _topic: None
-    silent = False
+class _Partitions:
+    """The number of partitions of a topic, by Kafka unless ``arguments`` say it; None if unknown. ``notes`` say why,
+    each once. ``missing``: Kafka lacks a topic, and no gateway makes it."""
 
-    def count(topic: str) -> int | None:
-        nonlocal silent
-        if silent:
-            return None
+    def __init__(self, arguments: argparse.Namespace, settings: Settings) -> None:
+        self.notes: list[str] = []
+        self.missing = False
+        self._told: int | None = arguments.partitions
+        self._silent = arguments.offline or arguments.partitions is not None
+        self._settings = settings
+
+    def __call__(self, topic: str) -> int | None:
+        if self._silent:
+            return self._told
         try:
-            require_kafka(settings.kafka.bootstrap_servers, _LISTENS_S)  # the client would try for much longer
-            with KafkaAdmin(settings, timeout_s=_PATIENCE_S) as admin:
+            require_kafka(self._settings.kafka.bootstrap_servers, _LISTENS_S)  # the client would try for much longer
+            with KafkaAdmin(self._settings, timeout_s=_PATIENCE_S) as admin:
                 found = {one.name: len(one.partitions) for one in admin.topics([topic])}
         except GatewayError as error:
-            silent = True
-            notes.append(f"The partition is unknown (--partitions N says how many): {error}")
+            self._silent = True
+            self.notes.append(f"The partition is unknown (--partitions N says how many): {error}")
             return None
         if not found.get(topic):
-            notes.append(f"The partition is unknown: Kafka has no topic {topic!r} yet. --partitions N says how many.")
+            why = "--partitions N says how many."
+            if not self._settings.kafka.topics.create:
+                self.missing = True
+                why = (
+                    "kafka.topics.create is off: messages wait until somebody makes it, and those of a template become "
+                    "dead letters (invalid_topic)."
+                )
+            self.notes.append(f"The partition is unknown: Kafka shows us no topic {topic!r}. {why}")
         return found.get(topic) or None
-
-    return count
 
 
 def _document(told: Explanation) -> dict[str, Any]:
