@@ -67,7 +67,7 @@ def write_rules(rules: Iterable[Rule]) -> str:
 def read_rules(text: str) -> list[Rule]:
     """The rules of a file in either form. Raises ImportFormatError, which names the entry."""
     try:
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=_once)
     except ValueError as error:
         raise ImportFormatError(f"this is no JSON: {error}") from None
     except RecursionError:
@@ -81,6 +81,15 @@ def read_rules(text: str) -> list[Rule]:
         if problem:
             raise ImportFormatError(f"{rule.source}: {problem}")
     return rules
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """The members of a JSON object. Raises ValueError for two of one name: the first would be lost, perhaps a
+    denial's topic."""
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a member is there twice")
+    return made
 
 
 def _rules(content: object) -> Iterator[Rule]:
