@@ -362,8 +362,14 @@ class TestTenant:
         assert (found.enabled, found.logins_per_second) == (True, None)
         assert "has 1 users" in run("tenant", "remove", "acme", wanted=1).err
         run("user", "remove", "ann")
-        run("tenant", "remove", "acme")
+        assert run("tenant", "remove", "acme").out == "Removed the tenant acme.\n"
         run("tenant", "remove", "acme", wanted=ExitStatus.NOT_FOUND)
+
+    def test_whom_the_removal_of_a_disabled_tenant_lets_in(self, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("GATEWAY_AUTH__CHAIN", '["database", "ldap"]')
+        run("tenant", "add", "acme")
+        run("tenant", "set", "acme", "--disable")
+        assert "its users in other backends of auth.chain get in now" in run("tenant", "remove", "acme").out
 
     def test_what_is_wrong_is_said(self, run: Any) -> None:
         run("tenant", "add", "acme", "--users-max", "many", wanted=ExitStatus.USAGE)

@@ -90,11 +90,13 @@ def _set(arguments: argparse.Namespace) -> int:
 
 def _remove(arguments: argparse.Namespace) -> int:
     """Remove a tenant that has no users."""
-    with database(arguments) as (_settings, store):
+    with database(arguments) as (settings, store):
         with store.edit(operator()) as editor:
             tenant = editor.tenants.remove(arguments.name)
         rules = [one.id for one in store.rules(kind="tenant", value=arguments.name)]
     left = f" Rules that still name it: {', '.join(map(str, rules))}." if rules else ""
+    if not tenant.enabled and set(settings.auth.chain) != {"database"}:
+        left += " It was disabled: its users in other backends of auth.chain get in now."
     return answer(arguments, _as_data(tenant), f"Removed the tenant {shown(tenant.name)}.{left}")
 
 
