@@ -92,6 +92,19 @@ class TestUser:
             assert secret not in run("user", *command).out
         assert secret.encode() not in store.path.read_bytes()
 
+    @pytest.mark.parametrize(("name", "value"), [
+        ("GATEWAY_AUTH__CHAIN", '["jwt", "database"]'), ("GATEWAY_AUTH__CHAIN", '["ldap"]'),
+        ("GATEWAY_AUTH__DATABASE__IDENTITIES", '["clientid"]'),
+    ])  # fmt: skip
+    def test_a_user_that_no_login_finds_is_added_with_a_warning(
+        self, run: Any, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+    ) -> None:
+        monkeypatch.setenv(
+            "GATEWAY_AUTH__JWT__KEYS", '[{"name": "a", "algorithms": ["HS256"], "secret": "%s"}]' % ("x" * 32)
+        )
+        monkeypatch.setenv(name, value)
+        assert ("no login finds this user" in run("user", "add", "d1", "--generate").err) is ("jwt" not in value)
+
     def test_json_of_a_generated_secret(self, run: Any) -> None:
         data = run("user", "add", "d1", "--generate", "--json").data
         assert len(data.pop("secret")) == 32

@@ -1,6 +1,7 @@
 """``gateway auth user``: the users of the built-in database."""
 
 import argparse
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -123,7 +124,15 @@ def _add(arguments: argparse.Namespace) -> int:
                     expires_at_s,
                 )
             )
-    return _say_done(arguments, f"Added the {arguments.kind} {shown(arguments.name)}.", secret, added=True)
+    status = _say_done(arguments, f"Added the {arguments.kind} {shown(arguments.name)}.", secret, added=True)
+    auth = settings.auth
+    if "database" not in auth.chain or arguments.kind not in auth.database.identities:
+        tell(
+            "gateway: no login finds this user, since auth.chain does not name database, or auth.database.identities "
+            f"not {arguments.kind}.",
+            to=sys.stderr,
+        )
+    return status
 
 
 def _passwd(arguments: argparse.Namespace) -> int:
