@@ -135,9 +135,11 @@ class Diagnosis:
         return {(str(b.id),): 0.0 if b.parted else b.mute_ns / 1e9 for b in self._look_for_scrape()[1]}
 
     def brokers_up(self) -> Rows:
-        """For the metric: 1 for a broker that the cluster lists and that answers, by broker."""
-        brokers = self._look_for_scrape()[1]
-        return {(str(b.id),): float(not b.away_ns and b.mute_ns < self._limits.mute_ns) for b in brokers}
+        """For the metric: 1 for a broker that the cluster lists and that answers, by broker. One that left before this
+        process began is known by its replicas alone."""
+        partitions, brokers = self._look_for_scrape()
+        rows: Rows = {(str(replica),): 0.0 for partition in partitions for replica in partition.replicas}
+        return rows | {(str(b.id),): float(not b.away_ns and b.mute_ns < self._limits.mute_ns) for b in brokers}
 
     def _look_for_scrape(self) -> tuple[list[PartitionView], tuple[BrokerView, ...]]:
         now_ns = time.monotonic_ns()

@@ -179,6 +179,13 @@ async def test_a_broker_that_stopped_in_good_order_is_not_up_though_it_owes_noth
     assert rig.metric("gateway_kafka_broker_up") == {("1",): 1}
 
 
+async def test_a_broker_that_left_before_the_start_is_not_up(rig: Rig) -> None:
+    rig.producer.replicas = lambda *_: ((1, 2, 3), (1, 2))
+    rig.wait_for(0, 1)
+    rig.pass_by(1)
+    assert rig.metric("gateway_kafka_broker_up") == {("1",): 1, ("2",): 1, ("3",): 0}
+
+
 async def test_a_broker_that_leads_what_waits_is_asked_before_it_owes_anything(rig: Rig) -> None:
     rig.wait_for(0, 1)
     rig.pass_by(5)
