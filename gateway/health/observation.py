@@ -127,7 +127,8 @@ class Observation:
         queues = worker.kafka.partitions.queues
 
         def has_replicas(broker: int) -> bool:
-            return any(broker in producer.replicas(*place)[0] for place in queues)
+            # A producer that is being replaced knows no replicas.
+            return not producer.live or any(broker in producer.replicas(*place)[0] for place in queues)
 
         for contact in worker.kafka.contacts.due(suspects, has_replicas):
             producer.probe(contact)

@@ -174,7 +174,10 @@ async def test_a_broker_that_stopped_in_good_order_is_not_up_though_it_owes_noth
     rig.acknowledge(0)
     rig.pass_by(700)
     assert rig.metric("gateway_kafka_broker_up") == {("1",): 1, ("2",): 0}, "its replicas are missing"
-    rig.producer.replicas = lambda *_: ((1,), (1,))
+    rig.producer.replicas, rig.producer.live = lambda *_: ((1,), (1,)), False
+    rig.pass_by(1)
+    assert ("2",) in rig.metric("gateway_kafka_broker_up"), "its replicas are not known"
+    rig.producer.live = True
     rig.pass_by(1)
     assert rig.metric("gateway_kafka_broker_up") == {("1",): 1}
 
