@@ -111,7 +111,6 @@ def gateway_tables(cluster: SecuredKafka, site: Site) -> dict[str, Any]:
         "mqtt": {"addresses": [f"mqtt://127.0.0.1:{site.broker.port}"], "sessions": 2},
         "kafka": secured(cluster, topics={"create": True, "partitions": 6, "replication": 3}),
         "emqx": {"url": site.rest.url, "api_key": "key", "api_secret": "secret", "interval": "5s"},
-        "admin": {"watch_groups": [READER], "watch_interval": "2s", "watch_lag": "5s"},
         "dead_letter": {"min_messages": 50, "max_share": 0.2, "retry_after": "5s"},
         "routes": [
             route("denied"),
@@ -348,10 +347,12 @@ def seen_by_doctor(checks: list[dict[str, Any]], victim: int) -> None:
 
 
 def read_and_stop(plant: Plant) -> None:
-    """A consumer group reads, commits, and goes."""
+    """A consumer group reads, commits, and goes. From then on it is watched."""
     with contextlib.closing(plant.admin.consumer(READER, "devices")) as consumer:
         wait_until(lambda: consumer.consume(100, 0.2), "the group reads")
         consumer.commit(asynchronous=False)
+    plant.gateway.configure(admin={"watch_groups": [READER], "watch_interval": "2s", "watch_lag": "5s"})
+    plant.gateway.commanded("reload")
 
 
 def may_write(plant: Plant, topic: str, *, may: bool) -> None:
