@@ -32,7 +32,8 @@ from streaming.kafka.options import topics
 from streaming.kafka.source import read_records
 from streaming.kafka.topic_ids import TopicIds
 from streaming.lake.lake import DeltaTable, held
-from streaming.lake.ranges import millis, text
+from streaming.lake.ranges import EPOCH, millis, text
+from streaming.lake.storage import Folder
 from streaming.metrics import BatchCounts
 from streaming.progress import ImbalanceEvent
 from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint
@@ -42,6 +43,7 @@ _JUDGE_EVERY_S: Final = 30.0  # minutes settle once a minute; judging every batc
 _SLACK: Final = timedelta(hours=1)
 """For so long more is kept than is judged: gateways' clocks can be ahead of this one, or be put back, and Kafka can
 acknowledge a record late that was read long before."""
+_KEPT_FROM: Final = "_kept_from"  # in the folder of ``audit_seen``: since when nothing is deleted of what is judged by
 _MOST_LINES: Final = 100  # imbalances that are printed of one judgement; the table has all
 _KEY: Final = ("minute_date", "minute", "gateway", "route", "topic", "partition")
 _TOLD: Final = tuple(it.name for it in fields(ImbalanceEvent))[2:]  # all but query and batch
@@ -76,6 +78,9 @@ class _Auditor:
             # What they hold is the state of a checkpoint that is gone; all of it is read again.
             for table in (self._seen, self._entries):
                 table.delete("true")
+        self._beside = Folder(spark, self._seen.url)
+        kept_from = self._beside.read_text(_KEPT_FROM)
+        self._kept_from = EPOCH if kept_from is None else datetime.fromisoformat(kept_from)
         self._judged_s = -inf  # on the monotonic clock; -inf: not yet
         self._purged_s = time.monotonic()
 
@@ -118,7 +123,8 @@ class _Auditor:
 
     def _judge(self, spark: SparkSession, batch: int, now: datetime, read_to: Mapping[Place, int]) -> None:
         settings = self._settings.stream.audit
-        oldest, youngest = now - settings.keep, now - settings.settle  # what is judged: minutes in between
+        # What is judged: minutes in between, but none from before a keep that was shorter.
+        oldest, youngest = max(now - settings.keep, self._kept_from + _SLACK), now - settings.settle
         kept_from = oldest - _SLACK
         extents = self._extents(read_to)
         rows = audit_transforms.judged(
@@ -131,7 +137,9 @@ class _Auditor:
             self._tell(kept, batch)
             self._replace(kept, oldest, sorted({topic for topic, *_ in extents}))
         if time.monotonic() - self._purged_s >= settings.keep.total_seconds() / 24:
-            # No judgement looks at these any more.
+            # No judgement looks at these any more, whatever keep is by then.
+            self._beside.write_text(_KEPT_FROM, kept_from.isoformat())
+            self._kept_from = kept_from
             self._seen.delete(f"read_at < TIMESTAMP'{kept_from:%Y-%m-%d %H:%M:%S}'")
             self._entries.delete(f"to_ms < {millis(kept_from)}")
             self._purged_s = time.monotonic()

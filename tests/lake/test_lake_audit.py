@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -201,6 +202,21 @@ def test_at_the_end_of_keep_a_clock_that_is_ahead_makes_no_record_missing(
 ) -> None:
     for minutes in (30, 59):
         assert states_after(auditor, spark, minutes) == ["balanced", "missing"]
+
+
+def test_a_longer_keep_takes_nothing_back(
+    spark: SparkSession, auditor: audit._Auditor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it was judged by has been deleted."""
+    assert states_after(auditor, spark, 30) == ["balanced", "missing"]
+    auditor._purged_s = -inf
+    states_after(auditor, spark, 200)
+    assert auditor._entries.read().isEmpty()
+    stream = auditor._settings.stream
+    longer = stream.model_copy(update={"audit": stream.audit.model_copy(update={"keep": timedelta(days=1)})})
+    restarted = audit._Auditor(spark, Settings(stream=longer), auditor._context, auditor._checkpoint)
+    monkeypatch.setattr(restarted, "_kafka", Kafka())
+    assert states_after(restarted, spark, 201) == ["balanced", "missing"]
 
 
 def test_what_was_missing_of_a_topic_that_is_gone_stays_so(spark: SparkSession, auditor: audit._Auditor) -> None:
