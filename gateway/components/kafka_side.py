@@ -319,7 +319,7 @@ class KafkaSide:
         self.topics.adopt(settings.kafka)
 
     def settle(self) -> None:
-        """Pin the topics that the settings name, release the others. The end of a reload."""
+        """Pin the topics that the settings name, release the others. The end of a reload, also of one rolled back."""
         self._left |= self._replaced
         self._replaced = set()
         self.release_unused()

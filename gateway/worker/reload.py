@@ -197,6 +197,7 @@ class Reloader:
         before.altered = frozenset(chain.route for chain in (*failed.chains, *before.chains))
         await self._exchange(failed, before)
         await self._leave_former_filters()
+        self._worker.kafka.settle()
 
     async def _leave_former_filters(self) -> None:
         """Unsubscribe filters that no route names, and close the former generation's interceptors."""

@@ -384,6 +384,7 @@ async def test_a_roll_back_waits_for_the_commit_that_it_undoes(monkeypatch: pyte
     await asyncio.gather(commit, back)
     assert ended == ["commit", "roll back"]
     assert site.settings == one_route("#", key="${topic}")
+    assert site.kafka.settle.called, "topics of the failed settings are watched no longer"
     await site.group.flow.drained()
     site.check()
     for device in range(DEVICES):
