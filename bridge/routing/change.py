@@ -17,12 +17,18 @@ if TYPE_CHECKING:
 
 
 def moved(
-    before: Sequence[Route], after: Sequence[Route], *, altered: Collection[str] = (), stopped: Collection[str] = ()
+    before: Sequence[Route],
+    after: Sequence[Route],
+    *,
+    altered: Collection[str] = (),
+    intercepted: Collection[str] = (),
+    stopped: Collection[str] = (),
 ) -> frozenset[str]:
     """The routes of ``after`` that may take messages of a route of ``before`` and write them to another place.
 
-    ``altered`` are routes with changed interceptors, which may choose topic and key. ``stopped`` are routes with held
-    messages, whose order the same place does not keep. The result may have a route too many, never one too few."""
+    ``intercepted`` are routes with interceptors, which may choose topic and key; those of ``altered`` ones have
+    changed. ``stopped`` are routes with held messages, whose order the same place does not keep. The result may have a
+    route too many, never one too few."""
     old = {route.name: route for route in before}
     trie: FilterTrie[tuple[Route, str]] = FilterTrie()
     for route in before:
@@ -41,15 +47,19 @@ def moved(
                     same_order = (former.index < old[route.name].index) == (place[former.name] < place[route.name])
                     if same_order:
                         continue
-                if _agree(former, route, altered, stopped):
+                if _agree(former, route, altered, intercepted, stopped):
                     continue
                 if intersection(text, other) is not None:
                     found.add(route.name)
     return frozenset(found)
 
 
-def _agree(former: Route, route: Route, altered: Collection[str], stopped: Collection[str]) -> bool:
+def _agree(
+    former: Route, route: Route, altered: Collection[str], intercepted: Collection[str], stopped: Collection[str]
+) -> bool:
     """Whether messages that change from one route to the other keep their order without a hold."""
     if former.name in altered or route.name in altered or former.destination != route.destination:
         return False
-    return former.name == route.name or former.name not in stopped
+    if former.name == route.name:
+        return True
+    return former.name not in stopped and former.name not in intercepted and route.name not in intercepted

@@ -213,7 +213,10 @@ class Reloader:
         """Exchange one generation for another. No message comes before the first ``await``. Returns remarks."""
         worker, mqtt = self._worker, self._worker.mqtt
         holds = mqtt.holding()
-        move = moved(before.router.routes, after.router.routes, altered=after.altered, stopped=holds)
+        intercepted = frozenset(chain.route for chain in (*before.chains, *after.chains))
+        move = moved(
+            before.router.routes, after.router.routes, altered=after.altered, intercepted=intercepted, stopped=holds
+        )
         mqtt.hold(move)
         worker.kafka.seal()
         after.older = _older(before, after.router)

@@ -237,6 +237,29 @@ async def test_a_batch_of_former_routes_takes_no_more(monkeypatch: pytest.Monkey
     assert [number for device, number in site.written if device == "d0"] == [0, 1]
 
 
+async def test_topics_that_leave_a_route_with_interceptors_do_not_overtake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both routes say the same key, and the interceptors of one, which stay, make another of it."""
+
+    def made(filter_: str) -> Settings:
+        table = {"topic": "one", "key": "${topic}"}
+        mask = {"use": "mask", "method": "redact", "key": True}
+        masked = {"name": "masked", "filters": [filter_], "interceptors": [mask], **table}
+        return made_of(masked, {"name": "rest", "filters": ["#"], **table})
+
+    kafka = LoggingKafka()
+    site = await site_of(made("devices/d1/#"), kafka, monkeypatch)
+    kafka.latency_s = lambda: 1.0
+    site.take([1], pressed=True)
+    await asyncio.sleep(0.1)
+    kafka.latency_s = lambda: 0.001
+    reload = asyncio.create_task(site.reload(made("devices/d2/#")))
+    await asyncio.sleep(0.1)
+    site.take([1], pressed=True)
+    await reload
+    await site.group.flow.drained()
+    assert site.written == [("d1", 0), ("d1", 1)]
+
+
 async def test_reloads_by_the_minute_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tool that sends SIGHUP after each of its runs: more often than former routes are forgotten, and for ever."""
     site = await site_of(one_route("devices/#"), LoggingKafka(batch_bytes=400), monkeypatch)

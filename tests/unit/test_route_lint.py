@@ -148,6 +148,9 @@ def test_who_may_overtake(before: Any, after: Any, held: set[str]) -> None:
 def test_interceptors_and_stopped_routes_make_others_wait() -> None:
     one, other = router(WIDE), router({**WIDE, "name": "renamed"})
     assert moved(one.routes, one.routes, altered={"wide"}) == {"wide"}
+    assert moved(one.routes, one.routes, intercepted={"wide"}) == set(), "they stay"
+    for name in ("wide", "renamed"):
+        assert moved(one.routes, other.routes, intercepted={name}) == {"renamed"}, name
     assert moved(one.routes, other.routes, stopped={"wide"}) == {"renamed"}
     assert moved(one.routes, one.routes, stopped={"wide"}) == set(), "its own hold keeps its order"
 
