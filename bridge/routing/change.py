@@ -6,7 +6,7 @@ may still wait for Kafka. So messages of such routes are held until those record
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from bridge.routing.filter_trie import FilterTrie
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def moved(
     before: Sequence[Route],
     after: Sequence[Route],
+    earlier: Iterable[Route] = (),
     *,
     altered: Collection[str] = (),
     intercepted: Collection[str] = (),
@@ -26,12 +27,13 @@ def moved(
 ) -> frozenset[str]:
     """The routes of ``after`` that may take messages of a route of ``before`` and write them to another place.
 
+    ``earlier`` are routes of settings before those, which get what the broker had queued for them.
     ``intercepted`` are routes with interceptors, which may choose topic and key; those of ``altered`` ones have
     changed. ``stopped`` are routes with held messages, whose order the same place does not keep. The result may have a
     route too many, never one too few."""
     old = {route.name: route for route in before}
     trie: FilterTrie[tuple[Route, str]] = FilterTrie()
-    for route in before:
+    for route in (*before, *earlier):
         for text in route.filters:
             trie.add(text, (route, text))
     kept = {
@@ -42,6 +44,8 @@ def moved(
     for route in after:
         for text in route.filters:
             for former, other in trie.meeting(text):
+                if route.name in kept and old.get(former.name) is not former:
+                    continue  # settings before the last got nothing that this filter matches
                 if former.name != route.name and former.name in kept and route.name in kept:
                     # Both have their old filters, so the earlier of the two still wins.
                     same_order = (former.index < old[route.name].index) == (place[former.name] < place[route.name])

@@ -214,8 +214,14 @@ class Reloader:
         worker, mqtt = self._worker, self._worker.mqtt
         holds = mqtt.holding()
         intercepted = frozenset(chain.route for chain in (*before.chains, *after.chains))
+        earlier = [route for _, router in before.older for route in router.routes]
         move = moved(
-            before.router.routes, after.router.routes, altered=after.altered, intercepted=intercepted, stopped=holds
+            before.router.routes,
+            after.router.routes,
+            earlier,
+            altered=after.altered,
+            intercepted=intercepted,
+            stopped=holds,
         )
         mqtt.hold(move)
         worker.kafka.seal()

@@ -246,13 +246,28 @@ async def test_topics_that_leave_a_route_with_interceptors_do_not_overtake(monke
         masked = {"name": "masked", "filters": [filter_], "interceptors": [mask], **table}
         return made_of(masked, {"name": "rest", "filters": ["#"], **table})
 
+    await nothing_overtakes(made("devices/d1/#"), made("devices/d2/#"), monkeypatch=monkeypatch)
+
+
+async def test_what_the_broker_had_queued_for_a_removed_route_is_not_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The route comes back with another key while late messages of it are on their way."""
+    await nothing_overtakes(
+        one_route("devices/#", key="${topic}"), one_route("meters/#"), one_route("devices/#", key="${topic[1]}"),
+        monkeypatch=monkeypatch,
+    )  # fmt: skip
+
+
+async def nothing_overtakes(first: Settings, *later: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message waits for Kafka at the last reload. A later one of its device, to another partition, waits too."""
     kafka = LoggingKafka()
-    site = await site_of(made("devices/d1/#"), kafka, monkeypatch)
+    site = await site_of(first, kafka, monkeypatch)
+    for settings in later[:-1]:
+        await site.reload(settings)
     kafka.latency_s = lambda: 1.0
     site.take([1], pressed=True)
     await asyncio.sleep(0.1)
     kafka.latency_s = lambda: 0.001
-    reload = asyncio.create_task(site.reload(made("devices/d2/#")))
+    reload = asyncio.create_task(site.reload(later[-1]))
     await asyncio.sleep(0.1)
     site.take([1], pressed=True)
     await reload

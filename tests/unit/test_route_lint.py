@@ -155,11 +155,22 @@ def test_interceptors_and_stopped_routes_make_others_wait() -> None:
     assert moved(one.routes, one.routes, stopped={"wide"}) == set(), "its own hold keeps its order"
 
 
+def test_routes_of_earlier_settings_still_get_messages() -> None:
+    both, one = router(NARROW, WIDE).routes, router(WIDE).routes
+    assert moved(one, both, both) == {"narrow"}, "what it has was the wide one's meanwhile"
+    assert moved(router({**WIDE, "filters": ["b/#"]}).routes, router({**NARROW, "topic": "w"}).routes, both) == {
+        "narrow"
+    }
+    assert moved(both, both, router({**WIDE, "topic": "x"}).routes) == set(), "they have had all since then"
+
+
 @patient
 @given(st.lists(st.tuples(FILTERS, st.sampled_from("xy")), min_size=1, max_size=4), st.data())
 def test_no_message_goes_elsewhere_unheld(before: list[tuple[str, str]], data: st.DataObject) -> None:
     """Brute force: whatever topic changes its destination, its new route holds."""
-    after = data.draw(st.lists(st.tuples(FILTERS, st.sampled_from("xy")), min_size=1, max_size=4))
+    earlier, after = (
+        data.draw(st.lists(st.tuples(FILTERS, st.sampled_from("xy")), min_size=1, max_size=4)) for _ in range(2)
+    )
     order = data.draw(st.permutations(range(len(after))))
 
     def tables(pairs: list[tuple[str, str]], names: Any) -> list[dict[str, Any]]:
@@ -168,12 +179,12 @@ def test_no_message_goes_elsewhere_unheld(before: list[tuple[str, str]], data: s
         ]
 
     try:
-        old = router(*tables(before, range(len(before))))
+        older, old = (router(*tables(one, range(len(one)))) for one in (earlier, before))
         new = router(*tables(after, order))
     except ConfigError:  # a route that is never reached
         return
-    held = moved(old.routes, new.routes)
+    held = moved(old.routes, new.routes, older.routes)
     for topic in TOPICS:
-        was, now = old.match(topic), new.match(topic)
+        was, now = old.match(topic) or older.match(topic), new.match(topic)
         if topic and was is not None and now is not None and was.destination != now.destination:
             assert now.name in held, topic
