@@ -7,8 +7,11 @@ unnamed one in its own transaction: two more round trips, and always the right s
 """
 
 import contextlib
+import ipaddress
 import re
 import secrets
+import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -127,7 +130,10 @@ class PostgresqlAuthenticator(ForeignAuthenticator[_Link]):
         stored value that the query or the library cannot convert."""
         try:
             arguments = [
-                _argument(value, kind.name) for value, kind in zip(values, statement.get_parameters(), strict=True)
+                _argument(name, value, kind.name)
+                for name, value, kind in zip(
+                    dict.fromkeys(self._template.names), values, statement.get_parameters(), strict=True
+                )
             ]
         except ValueError:
             return None
@@ -153,8 +159,8 @@ class PostgresqlAuthenticator(ForeignAuthenticator[_Link]):
         for name, kind in zip(dict.fromkeys(self._template.names), statement.get_parameters(), strict=True):
             if kind.schema == "pg_catalog" and kind.name not in _TEXTS | _INTEGERS:
                 raise self._down(
-                    f"takes ${{{name}}} in auth.postgresql.query for a value of type {kind.name}: write "
-                    f"CAST(${{{name}}} AS text), and turn that into what the column needs",
+                    f"takes ${{{name}}} in auth.postgresql.query for a value of type {kind.name}: compare the "
+                    f"column's text, CAST(column AS text) = ${{{name}}}",
                     "settings",
                 )
 
@@ -203,13 +209,33 @@ class PostgresqlAuthenticator(ForeignAuthenticator[_Link]):
         return self._down(f"failed at the query{words or f' (SQLSTATE {state})'}", "other")
 
 
-def _argument(value: str | None, kind: str) -> str | int | None:
-    """The value for a parameter of this type. Raises ValueError for a text instead of a number."""
-    if value is None or kind not in _INTEGERS:
-        return value
-    if not _INTEGER.fullmatch(value):
+def _argument(name: str, value: str | None, kind: str) -> str | int | None:
+    """The value of the placeholder ``name`` for a parameter of this type.
+
+    Raises ValueError for a text instead of a number, and for a name from the client in another spelling than the
+    usual one: ``042`` or ``{UUID}`` finds the same row, but to bans, lock-outs and rules it is another name."""
+    if value is None:
+        return None
+    if kind in _INTEGERS and not _INTEGER.fullmatch(value):
         raise ValueError("not a whole number")
-    return int(value)
+    if name in _TYPED and kind in _USUAL and _USUAL[kind](value) != value.lower():
+        raise ValueError("not the usual spelling")
+    return int(value) if kind in _INTEGERS else value
+
+
+def _usual_address(value: str) -> str:
+    """An address or network as PostgreSQL writes it as an inet. Raises ValueError for another text."""
+    found = ipaddress.ip_interface(value)
+    return str(found.ip if found.network.prefixlen == found.max_prefixlen else found)
+
+
+_TYPED: Final = frozenset({"username", "clientid"})  # the client chooses these
+_USUAL: Final[dict[str, Callable[[str], str]]] = {
+    **dict.fromkeys(_INTEGERS, lambda value: str(int(value))),
+    "uuid": lambda value: str(uuid.UUID(value)),
+    "inet": _usual_address,
+    "cidr": _usual_address,
+}
 
 
 def _is_of(error: asyncpg.DataError, values: list[str | None]) -> bool:
