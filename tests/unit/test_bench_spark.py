@@ -1,6 +1,7 @@
 """The Spark rows of the benchmark: what they write to Kafka, and how delays are counted."""
 
 import json
+import subprocess
 import sys
 
 import pytest
@@ -9,6 +10,7 @@ from streaming.devices import job as devices
 from tests.bench import spark_fleet, spark_subject
 from tests.bench.payloads import PAYLOAD_BYTES
 from tests.bench.records import PARTITIONS
+from tests.bench.spark_job import Unwaited
 from tests.bench.spark_load import Paced, RecordSource
 from tests.bench.workload_spark import delays
 
@@ -43,3 +45,29 @@ def test_the_fleet_starts_the_job_and_not_itself(monkeypatch: pytest.MonkeyPatch
     spark_subject.main()
     assert ran == [(["devices", "--config", "gateway.toml"], spark_fleet.start)]
     assert spark_fleet.STARTS["devices"] is not spark_fleet.start
+
+
+_DAEMON = """
+import contextlib, os, signal, sys, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+if os.fork() == 0:
+    while time.process_time() < 1.0:
+        pass
+    os._exit(0)
+with contextlib.suppress(ChildProcessError):
+    os.wait()
+print(os.times().children_user, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_cpu_of_processes_that_nobody_waits_for_is_counted() -> None:
+    with (
+        subprocess.Popen([sys.executable, "-c", _DAEMON], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as daemon,
+        Unwaited(daemon.pid) as unwaited,
+    ):
+        assert daemon.stdin is not None
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline() == b"0.0\n", "its parent has it in its account"
+        assert unwaited.total_s() == pytest.approx(0.9, abs=0.2)
+        daemon.stdin.close()
