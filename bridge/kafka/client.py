@@ -68,6 +68,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
         self.contacts = contacts or Contacts()
         self._probing: dict[int, asyncio.Task[None]] = {}  # a probe under way, by node
         self._sync_task: asyncio.Task[None] | None = None  # aiokafka's, which renews metadata
+        self.metadata_s = float("-inf")  # when the latest came, by the loop's clock
         self._connecting: dict[object, asyncio.Lock] = {}  # by place: one attempt at a time
         self._asking: dict[object, asyncio.Task[Any]] = {}  # a metadata request under way, by node
         self._again_s = float("-inf")  # metadata are not asked for earlier, by the loop's clock
@@ -105,6 +106,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
                     connection.close()
                 continue
             self.cluster.update_metadata(metadata)
+            self.metadata_s = asyncio.get_running_loop().time()
             if self.cluster.brokers():
                 connection.close()
             else:  # a starting cluster: this connection is asked again
@@ -272,6 +274,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
             return False
         self._leaders.latest(answer, time.monotonic())
         cluster_metadata.update_metadata(answer)
+        self.metadata_s = loop.time()
         is_led = all(row[2] >= 0 for *_, rows in answer.topics for row in rows)
         self._again_s = float("-inf") if is_led else loop.time() + self._retry_backoff
         bootstrap = self._conns.pop((_BOOTSTRAP, ConnectionGroup.DEFAULT), None)

@@ -27,6 +27,7 @@ from bridge.kafka.connection import (
 )
 from bridge.kafka.login import KafkaLogin
 from config.error_words import words
+from config.numbers import some
 
 if TYPE_CHECKING:
     from aiokafka.admin import AIOKafkaAdminClient
@@ -257,6 +258,17 @@ class TopicReader:
             elif now_s - absent.setdefault(topic, now_s) > GONE_S:
                 raise TopicMissingError(f"Topic {topic} was deleted while it was read.")
         return new
+
+    def unread(self) -> str:
+        """Why ``follow`` may yield nothing although records exist; empty if no reason is known."""
+        client: Client = self._consumer._client
+        settings = self._settings
+        patience_s = (settings.metadata_max_age + 2 * settings.request_timeout).total_seconds()
+        if asyncio.get_running_loop().time() - client.metadata_s > patience_s:
+            return "Kafka does not answer. What arrives meanwhile is shown once it does."
+        assigned = sorted(self._consumer.assignment())
+        leaderless = [f"{at.topic}/{at.partition}" for at in assigned if not self.has_leader(at)]
+        return f"No broker leads {some(leaderless)}: nothing can be read there." if leaderless else ""
 
     def has_leader(self, at: TopicPartition) -> bool:
         """Whether a partition has a leader, by the latest metadata."""

@@ -21,6 +21,7 @@ from gateway.local.embedded.mqtt import MqttBroker
 from tests.brokers.client import Client
 from tests.brokers.fixtures import MakeTopic
 from tests.brokers.mosquitto import Mosquitto
+from tests.brokers.secured import SecuredKafka
 from tests.brokers.topics import add_partitions, alter_topic, consumer_groups, create_topic, produce, topic_names
 from tests.command_line import GATEWAY, Cli, run_gateway
 from tests.waiting import DEADLINE_S
@@ -118,6 +119,31 @@ def test_what_arrives_is_shown_and_new_partitions_are_noticed(kafka: KafkaCluste
     with process:
         assert process.stderr is not None
         assert process.stderr.read() == ""
+
+
+def test_a_kafka_that_falls_silent_is_not_a_quiet_topic(
+    secured_kafka: SecuredKafka, unique: str, settings: Path
+) -> None:
+    asyncio.run(create_topic(secured_kafka.bootstrap, unique))
+    servers = json.dumps(secured_kafka.bootstrap.split(","))
+    settings.write_text(f'[kafka]\nbootstrap_servers = {servers}\nrequest_timeout = "1s"\n')
+    words = [*GATEWAY, "tail", "--topic", unique, "--from", "beginning", "--config", str(settings)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        produce(secured_kafka.bootstrap, unique, ["first"])
+        assert "first" in process.stdout.readline()
+        secured_kafka.freeze()
+        try:
+            said = process.stderr.readline()
+        finally:
+            secured_kafka.thaw()
+        assert "Kafka does not answer." in said
+        assert "can be read again" in process.stderr.readline()
+        produce(secured_kafka.bootstrap, unique, ["second"])
+        assert "second" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+    assert process.returncode == ExitStatus.OK
 
 
 @pytest.mark.usefixtures("settings")

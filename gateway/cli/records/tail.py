@@ -25,6 +25,7 @@ from gateway.cli.records.tail_text import LinePrinter, as_json_line
 from gateway.cli.table import columns, mention, tell
 from gateway.components.outward import kafka_login
 
+_ELECTION_S = 3.0
 _EPILOG = """\
 examples:
   gateway tail                                     all routes of ./gateway.toml
@@ -167,10 +168,12 @@ async def _tail(arguments: argparse.Namespace, settings: Settings, topics: tuple
             if not shown:
                 mention("no present record is shown; --from beginning reads all")
             return ExitStatus.OK
+        silence = _Silence()
         async for records in reader.follow(starts):
             for record in records:
                 if show(record):
                     return ExitStatus.OK
+            silence.look(reader.unread())
     return ExitStatus.OK
 
 
@@ -254,6 +257,23 @@ def _device(letter: DeadLetter) -> str | None:
     if letter.device is not None:
         return letter.device
     return None if letter.key is None else letter.key.decode(errors="replace")
+
+
+class _Silence:
+    """Says once why nothing may be shown, and when that ends."""
+
+    def __init__(self) -> None:
+        self._why = self._said = ""
+        self._since_s = 0.0
+
+    def look(self, why: str) -> None:
+        """``why`` is the present reason, empty for none. An election is over before it is reported."""
+        now_s = time.monotonic()
+        if why != self._why:
+            self._why, self._since_s = why, now_s
+        if why != self._said and (not why or now_s - self._since_s >= _ELECTION_S):
+            self._said = why
+            mention(why or "everything can be read again")
 
 
 class _Letters:
