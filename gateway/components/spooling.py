@@ -58,7 +58,6 @@ class Spooling:
             self.spooler.accumulator, DeadLetterPlan.from_settings(settings), withholds
         )
         self._remembered: dict[str, int] = {}  # partitions by topic, over restarts
-        self._used: dict[str, int] = {}  # of these, topics with waiting batches
         self._remembering: set[asyncio.Task[None]] = set()
         self._open = False
         self._was_opened = False  # in this life
@@ -78,11 +77,11 @@ class Spooling:
         waiting = {topic for topic, _ in self.store.partitions()}
         before, self._remembered = self._remembered, self.store.topics()
         # New partitions move keys to other ones: not before the batches for the old ones are delivered.
-        self._used = {topic: count for topic, count in self._remembered.items() if topic in waiting}
-        for topic, count in self._used.items():
+        used = {topic: count for topic, count in self._remembered.items() if topic in waiting}
+        for topic, count in used.items():
             self._preset(topic, count)
-        for topic, count in before.items():  # seen before the spool was open
-            self.remember(topic, count)
+        for topic in before.keys() - used.keys():  # seen before the spool was open
+            self.remember(topic, before[topic])
         self.spooler.opened()
         if self.store.batches:
             self._dead_letters.doubt_keys()
@@ -139,8 +138,6 @@ class Spooling:
 
     def remember(self, topic: str, partitions: int) -> None:
         """Keep a topic's number of partitions for a start without Kafka. Does not block."""
-        if topic in self._used:
-            return  # batches for fewer partitions still wait: the next life may use the new ones
         self._remembered[topic] = partitions
         if self._open:
             task = asyncio.get_running_loop().create_task(self._remember(topic, partitions))

@@ -17,6 +17,7 @@ from bridge.waiting import end_tasks
 from config.settings import Settings
 from gateway.base.lifecycle import StopRequest, StopVerb
 from gateway.components.kafka_side import KafkaSide
+from gateway.components.spooling import Spooling
 from gateway.data_dir.directory import slots
 from gateway.worker.worker import Worker
 from tests.unit.fake_kafka import FakeBatch
@@ -115,6 +116,24 @@ async def test_partitions_of_a_topic_that_the_disk_refuses_are_remembered_later(
     spooling.remember("t", 3)
     await until(lambda: spooling.store.topics() == {"t": 3}, "it is written")
     await spooling.stop(0)
+
+
+async def test_partitions_that_a_topic_got_wait_for_the_spool_and_are_remembered_once_in_use(tmp_path: Path) -> None:
+    """A topic that no route names any more, and then one again, is pinned anew. What is spooled after that is for the
+    new partitions, and so must be what the next life takes."""
+
+    async def remembered(spooling: Spooling, count: int) -> None:
+        await until(lambda: spooling.store.topics() == {"t": count}, f"{count} partitions are remembered")
+
+    for count in (3, 6):
+        spooling = Worker(Settings(data_dir=tmp_path, routes=[ROUTE]), StopRequest()).spooling
+        spooling.remember("t", count)  # Kafka was asked before the slot was free
+        await spooling.start()
+        await remembered(spooling, 3)
+        await spooling.store.append([SpoolBatch("t", 0, "r", 1, False, 1, (), 1_700_000_000_000, b"x")])
+        spooling.remember("t", count)
+        await remembered(spooling, count)
+        await spooling.stop(0)
 
 
 async def test_a_worker_that_retires_before_its_spool_is_open_keeps_its_slot(
