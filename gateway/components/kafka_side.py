@@ -148,9 +148,10 @@ class KafkaSide:
 
     def partition_count(self, topic: str) -> int | None:
         """Partitions in use by records of this worker; None while that is unknown."""
-        if not self.started:
-            return self.topic_watch.pinned(topic)
-        return self.topic_watch.partition_count(topic)
+        if self.started:
+            return self.topic_watch.partition_count(topic)
+        count = self.topic_watch.pinned(topic)
+        return self.spooling.recall(topic) if count is None and self.spooling is not None else count
 
     async def locate(self, topic: str) -> int:
         """Find or create a topic. Returns its partitions in use; raises RetriableError, RefusedError or

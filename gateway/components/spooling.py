@@ -162,6 +162,13 @@ class Spooling:
         """
         if not self._remembered.keys() >= set(topics):
             return False
-        for topic, count in self._remembered.items():
-            self._preset(topic, count)
+        for topic in topics:
+            self.recall(topic)
         return True
+
+    def recall(self, topic: str) -> int | None:
+        """A topic's number of partitions from before, which is in use from now on; None if it is not known."""
+        count = self._remembered.get(topic)
+        if count is not None:
+            self._preset(topic, count)
+        return count

@@ -136,6 +136,17 @@ async def test_partitions_that_a_topic_got_wait_for_the_spool_and_are_remembered
         await spooling.stop(0)
 
 
+async def test_without_kafka_only_topics_in_use_are_pinned(tmp_path: Path) -> None:
+    """A topic of routes that are long gone would be made anew, once Kafka is back, or be a problem for ever."""
+    worker = Worker(Settings(data_dir=tmp_path, routes=[ROUTE], dead_letter={"topic": "dead"}), StopRequest())
+    spooling, kafka = worker.spooling, worker.kafka
+    for topic in ("t", "dead", "old", "site-oslo"):
+        spooling.remember(topic, 3)
+    assert spooling.pin_all(kafka.routed_topics())
+    assert kafka.partition_count("site-oslo") == 3, "a template's, which now has a record"
+    assert [state.name for state in kafka.topic_watch.states()] == ["dead", "site-oslo", "t"]
+
+
 async def test_a_worker_that_retires_before_its_spool_is_open_keeps_its_slot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
