@@ -183,6 +183,17 @@ def test_another_kafka_is_for_another_gateway(connector: str) -> None:
     assert findings(found, f"connector {connector}") == ["lost"]
 
 
+def test_a_second_login_to_the_same_kafka_is_not_left_out_silently() -> None:
+    rule = {**RULE, "actions": [*RULE["actions"], "kafka_producer:second"]}
+    action = {**ACTION, "name": "second", "connector": "other"}
+    other = {**CONNECTOR, "name": "other"}
+    assert findings(imported(rule, ACTION, action, CONNECTOR, other)[0], "connector kafka_producer:other") == []
+    other["authentication"] = {"mechanism": "plain", "username": "another", "password": "******"}
+    found, settings = imported(rule, ACTION, action, CONNECTOR, other)
+    assert findings(found, "connector kafka_producer:other: authentication") == ["lost"]
+    assert settings["kafka"]["sasl"]["username"] == "emqx"
+
+
 def test_a_connector_that_was_not_given_is_asked_for() -> None:
     found, settings = imported([RULE, ACTION])
     assert "bootstrap_servers" not in settings.get("kafka", {})

@@ -203,6 +203,13 @@ def test_kafka_settings(output: str, security: str, word: str, said: list[str]) 
     assert severities(found, f"outputs.kafka: {word}") == said
 
 
+def test_a_login_of_another_input_is_not_left_out_silently() -> None:
+    login = '  username = "{}"\n  password = "p"\n'
+    found, settings = short(login.format("alice") + SHORT.split("{input}", maxsplit=1)[0] + login.format("bob"))
+    assert settings["mqtt"]["username"] == "alice"
+    assert severities(found, "mqtt_consumer for a/+/b: username") == ["lost"]
+
+
 def test_further_outputs_and_brokers_are_for_other_gateways() -> None:
     more = '[[outputs.kafka]]\n  brokers = ["x:9092"]\n  topic = "u"\n'
     more += '[[inputs.mqtt_consumer]]\n  servers = ["tcp://n:1883"]\n  topics = ["z"]'

@@ -160,6 +160,14 @@ def _put_connectors(imported: Imported, source: EmqxSource) -> None:
         )
     if there:
         put_connector(imported, source.connectors[there[0]])
+    for name in (one for one in there[1:] if one not in _others(source)):
+        if source.connectors[name].get("authentication") != source.connectors[there[0]].get("authentication"):
+            imported.note(
+                "lost",
+                f"connector {name}: authentication",
+                f"A gateway has one login to Kafka, which is that of connector {there[0]}.",
+                "Give that user the right to this connector's topics, or import it for a second gateway.",
+            )
     for name in _others(source):
         imported.note(
             "lost",

@@ -25,6 +25,7 @@ _KNOWN: Final = frozenset(
     "password tls_ca tls_cert tls_key tls_enable tls_key_pwd insecure_skip_verify data_format topic_parsing keepalive "
     "ping_timeout client_trace tls_server_name alias".split()
 )
+_LOGIN: Final = ("username", "password", "tls_ca", "tls_cert", "tls_key", "tls_server_name", "insecure_skip_verify")
 _SECONDS: Final = re.compile(r"\d+(?:\.\d+)?")
 _USERINFO: Final = re.compile(r"(?<=://)[^/]*@|^[^/]*@")
 
@@ -110,6 +111,13 @@ def _put_broker(imported: Imported, inputs: list[dict[str, Any]]) -> None:
     if first.get("password"):
         imported.password("mqtt.password", _PASSWORD_FILE)
     put_tls(imported, "mqtt_consumer", first, "mqtt")
+    for one in inputs[1:]:
+        if other := sorted(name for name in _LOGIN if one.get(name) != first.get(name)):
+            imported.note(
+                "lost", f"mqtt_consumer for {', '.join(map(str, one.get('topics', [])))}: {', '.join(other)}",
+                "A gateway has one login at the broker, which is that of the first input.",
+                "Give that user the right to these topics, or import this input for a second gateway.",
+            )  # fmt: skip
     for theirs, ours in (("connection_timeout", "mqtt.connect_timeout"), ("keepalive", "mqtt.keepalive")):
         if theirs in first:
             imported.put(ours, _duration(first[theirs]))
