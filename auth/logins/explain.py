@@ -195,14 +195,14 @@ async def explain(
 
 
 def _concerns(locked: LockedNow, request: LoginRequest, settings: AuthSettings) -> bool:
-    """Whether this lock-out is one of the login's user, client id or address."""
+    """Whether this lock-out is one of the login's user, client id or address: without an address one at any."""
     address = bounded(request.peerhost)
     if locked.kind == "address":
         return locked.name == address_group(address)
     names = {lock_name(request.username, request.clientid)}
     if finds_by_clientid(settings):
         names.add(lock_name("", request.clientid))
-    return locked.name in names and locked.address in {"", address}
+    return locked.name in names and (locked.address in {"", address} or not address)
 
 
 def _story(rules: tuple[Rule, ...], request: AccessRequest) -> AccessStory:

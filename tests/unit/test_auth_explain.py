@@ -137,6 +137,20 @@ def test_a_lock_out_is_said_where_it_holds_and_of_whom_it_may_not(store: Store) 
     ).lock_out
 
 
+@pytest.mark.parametrize(("address", "obstacle", "none"), [
+    ("", True, "ban         none of its names; give its --address"),
+    ("192.0.2.1", True, "ban         none\n"),
+    ("192.0.2.2", False, "lock-out    none\n"),
+])  # fmt: skip
+def test_without_an_address_it_is_said_that_only_names_were_looked_up(
+    store: Store, address: str, obstacle: bool, none: str
+) -> None:
+    locked = [LockedNow("user", "ada", "192.0.2.1", 20 * 10**9)]
+    found = ask(store, LoginRequest("ada", "press-7", peerhost=address), lock_outs=locked)
+    assert bool(found.obstacle) is obstacle
+    assert none in text_of(found)
+
+
 @pytest.mark.parametrize("more", [False, True])
 def test_a_lock_out_may_be_one_that_the_service_does_not_tell(store: Store, more: bool) -> None:
     """In a storm it tells the newest thousand of users, and none of addresses."""

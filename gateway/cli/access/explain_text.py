@@ -93,13 +93,17 @@ def _conditions(explanation: Explanation, settings: AuthSettings, paint: _Paint)
         yield f"  superuser   {paint('yes: EMQX asks nothing about it and allows everything', _RED)}"
     ban = explanation.ban
     if ban is None:
-        yield "  ban         none"
+        yield f"  ban         {_none(explanation)}"
     else:
         until = f"until {format_moment(ban.until_s)}" if ban.until_s is not None else "until it is lifted"
         yield f"  ban         {paint(f'{ban.kind} {shown(ban.value)} {until}', _RED)}"
     if explanation.expire_at_s is not None:
         yield f"  logged in   until {format_moment(explanation.expire_at_s)} at the latest; then it has to log in again"
     yield from _lock_out(explanation, settings, paint)
+
+
+def _none(explanation: Explanation) -> str:
+    return "none" if explanation.request.peerhost else "none of its names; give its --address for those of the address"
 
 
 def _lock_out(explanation: Explanation, settings: AuthSettings, paint: _Paint) -> Iterator[str]:
@@ -112,7 +116,7 @@ def _lock_out(explanation: Explanation, settings: AuthSettings, paint: _Paint) -
         else:
             yield f"  lock-out    {paint(text, _RED)}; a password given anew ends that of a user in the database"
     elif explanation.lock_outs_known:
-        yield "  lock-out    none"
+        yield f"  lock-out    {_none(explanation)}"
     elif explanation.more_lock_outs:
         yield paint("  lock-out    not known: the service has more than it tells, and tells the newest", _DIM)
     elif settings.protection.failures or settings.protection.address_failures:
