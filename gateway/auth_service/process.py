@@ -75,7 +75,14 @@ class AuthProcess:
 
     async def _open_decisions(self) -> None:
         """Opens the database, which blocks for some milliseconds, then the backends. Raises StoreError, ConfigError."""
+        missing = not self.store.path.exists()
         self.store.open()
+        if missing:  # as when its disk is not mounted: nothing else would say that bans and rules are gone
+            _log.warning(
+                "auth_database_made",
+                database=str(self.store.path),
+                consequence="it has no users, rules, tenants and bans; is its disk mounted?",
+            )
         await self.access.start()
 
     async def _close_decisions(self, deadline_ns: int) -> None:  # noqa: ARG002 - each of them bounds itself

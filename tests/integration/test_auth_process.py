@@ -33,6 +33,11 @@ def test_it_starts_empty_answers_and_stops_by_the_signal(tmp_path: Path) -> None
         assert 'gateway_auth_backend_up{backend="database"} 1.0' in page
         assert served.stop() == -signal.SIGTERM
         assert served.wait_for("auth_stopped")["clean"] is True
+    with auth_serve(tmp_path) as served:
+        served.wait_for("auth_ready", 2)
+        made = [line for line in served.lines if line["event"] == "auth_database_made"]
+        assert len(made) == 1, "an empty database, as without its disk, is told, and no other"
+        assert "is its disk mounted?" in made[0]["consequence"]
 
 
 def test_a_database_that_goes_away_is_said_and_comes_back(tmp_path: Path) -> None:
