@@ -50,8 +50,9 @@ class Reports:
 class KafkaSide:
     """A component of the service. Also the ``bridge.produce.parking.TopicLocator`` of the worker's sessions.
 
-    ``problem`` says why Kafka could not be reached at the start. The worker sets ``spooling`` where it has a spool, and
-    ``released``, which is called when topics are no longer watched.
+    ``problem`` says why Kafka could not be reached at the start. The worker sets ``spooling`` where it has a spool,
+    ``needs_kafka`` where another worker serves until this one has started, and ``released``, which is called when
+    topics are no longer watched.
     """
 
     name: Final = "kafka"
@@ -74,6 +75,7 @@ class KafkaSide:
         self._identity = identity
         self._fail = reports.failed
         self.spooling: Spooling | None = None
+        self.needs_kafka = False
         self.released: Callable[[], None] = lambda: None
         self.problem: str | None = None
         self._late: asyncio.Task[None] | None = None  # ensures the topics of a Kafka that did not answer the start
@@ -210,10 +212,11 @@ class KafkaSide:
     async def start(self) -> None:
         """Connect to Kafka and ensure its topics; an unreachable Kafka is asked again and again.
 
-        With a spool, the start returns after ``FIRST_ANSWER_S``: otherwise the MQTT broker's queue would overflow.
+        With a spool, the start returns after ``FIRST_ANSWER_S``: otherwise the MQTT broker's queue would overflow. Not
+        if it ``needs_kafka``: wrong settings would replace a worker that reaches it.
         """
         backoff = Backoff(500_000_000, 10_000_000_000)
-        spools = self._settings.spool.enabled
+        spools = self._settings.spool.enabled and not self.needs_kafka
         while True:
             try:
                 async with asyncio.timeout(FIRST_ANSWER_S if spools else None):

@@ -46,6 +46,7 @@ class Membership:
 
     def __init__(self, sock: socket.socket, settings: Settings, *, retiring: bool, successor: bool) -> None:
         self.retiring = retiring
+        self.successor = successor
         self.is_orphan = False  # the supervisor has ended
         self._socket = sock
         self._settings = settings

@@ -91,6 +91,7 @@ class Worker:
         kafka_login = KafkaLogin(settings.kafka, self.outward.kafka, self._kafka_not_renewed)
         reports = Reports(self.fail, self._count_filtered, self._dead_letter_made)
         self.kafka = self.kafka_side(settings, router, kafka_login, counts, self.ledger_log, self.identity, reports)
+        self.kafka.needs_kafka = membership is not None and membership.successor
         self.route_stops = RouteStops(DeadLetterLimit.from_settings(settings.dead_letter), time.monotonic_ns, self.fail)
         self.spooling = self._make_spooling()
         self.lost_sessions = LostSessions(

@@ -2,11 +2,13 @@
 
 import asyncio
 import errno
+import socket
 from pathlib import Path
 from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from bridge.errors import UnreachableError
 from bridge.produce.batch import Batch
 from bridge.produce.dead_letter import DeadLetters
 from bridge.produce.dispatch import SLOW
@@ -19,6 +21,7 @@ from gateway.base.lifecycle import StopRequest, StopVerb
 from gateway.components.kafka_side import KafkaSide
 from gateway.components.spooling import Spooling
 from gateway.data_dir.directory import slots
+from gateway.supervisor.member import Membership
 from gateway.worker.worker import Worker
 from tests.unit.fake_kafka import FakeBatch
 from tests.waiting import until
@@ -90,6 +93,27 @@ async def test_the_ledger_s_topic_is_missed_when_it_is_deleted(tmp_path: Path, m
         producer.metadata_refreshed_ns.return_value = refreshed_ns
         looks.append(kafka.topic_watch.look())
     assert looks == [[], [], ["ledger"]]
+
+
+@pytest.mark.parametrize("successor", [False, True])
+async def test_a_worker_that_replaces_another_is_not_warm_without_kafka(
+    successor: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one goes on meanwhile: with a wrong address in the new settings, all would be replaced."""
+    monkeypatch.setattr("gateway.components.kafka_side.Backoff", lambda *_: Mock(next_ns=lambda _now: 1))
+    monkeypatch.setattr(KafkaSide, "producer", lambda _self: Mock(partition_count=lambda _topic: 1))
+    settings = Settings(data_dir=tmp_path, routes=[ROUTE], ledger={"topic": ""})
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        membership = Membership(theirs, settings, retiring=False, successor=successor)
+        kafka = Worker(settings, StopRequest(), membership).kafka
+        kafka.counts.started.set()
+        monkeypatch.setattr(kafka.topics, "ensure", AsyncMock())
+        monkeypatch.setattr(kafka.sender, "start_later", Mock())
+        monkeypatch.setattr(kafka.sender, "start", start := AsyncMock(side_effect=[UnreachableError("down"), None]))
+        await kafka.start()
+        assert start.await_count == 1 + successor
+        await end_tasks(kafka._late)
 
 
 async def test_the_keys_of_an_earlier_life_s_spool_may_be_of_other_settings(
