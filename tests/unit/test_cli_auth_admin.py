@@ -318,6 +318,9 @@ class TestFiles:
         assert store.count_users() == 1
         run("user", "import", "users.csv", "--existing", "keep")
         assert not user_of(store, "ann").is_superuser
+        (folder / "ann.csv").write_text("user_id,password\nann,x\n")
+        dry = run("user", "import", "ann.csv", "--existing", "overwrite", "--dry-run", "--json").data
+        assert (dry["replaced"], dry["kept"]) == (1, 0), "its password is another, although not hashed yet"
         said = run("user", "import", "users.csv", "--existing", "overwrite", "--json").data
         assert (said["added"], said["replaced"]) == (0, 2)
         assert user_of(store, "ann").is_superuser

@@ -105,9 +105,8 @@ def _store(editor: Editor, file: UserFile, arguments: argparse.Namespace, counts
         user = entry.user
         known_user = editor.users.get(user.kind, user.identity)
         # A user that is as before is not changed: a change ends its lock-out, and forgets its login.
-        if known_user is not None and (
-            arguments.existing == "keep" or (arguments.existing == "overwrite" and editor.users.alike(known_user, user))
-        ):
+        same = known_user is not None and entry.plain is None and editor.users.alike(known_user, user)
+        if known_user is not None and (arguments.existing == "keep" or (arguments.existing == "overwrite" and same)):
             counts["kept"] += 1
             continue
         try:
