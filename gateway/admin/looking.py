@@ -11,6 +11,7 @@ from gateway.admin.lag import GroupLag, Look, group_lag
 
 if TYPE_CHECKING:
     from gateway.admin.groups import GroupReading
+    from gateway.admin.model import TopicPartition
 
 _MOST: Final = 500
 
@@ -44,8 +45,13 @@ def judged(admin: GroupReading, now: Look, before: Look | None) -> GroupLag:
     """The lag at this look, with its age if the topics may be read."""
     first = {place: max(now.committed.get(place, 0), now.starts.get(place, 0)) for place in now.ends}
     lags = {place: now.ends[place] - offset for place, offset in first.items() if now.ends[place] > offset}
-    # One request for each partition, so only the furthest behind of very many.
-    unread = {place: first[place] for place in sorted(lags, key=lambda one: -lags[one])[:_MOST]}
+    earlier = {} if before is None else before.committed
+
+    def urgency(place: TopicPartition) -> tuple[bool, int]:
+        return now.committed.get(place) != earlier.get(place), -lags[place]
+
+    # One request for each partition. Of very many only those that stand still, and those furthest behind.
+    unread = {place: first[place] for place in sorted(lags, key=urgency)[:_MOST]}
     try:
         times = admin.record_times(unread)
     except AdminError:  # no right to read, or no leader: the lag in records is still known

@@ -203,6 +203,26 @@ async def test_a_lag_that_is_unknown_is_not_0() -> None:
     assert list(watch.problems()) == []
 
 
+async def test_of_very_many_partitions_one_that_stands_still_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka is asked for the age of some of them only; the one that stopped has the fewest records."""
+    monkeypatch.setattr("gateway.admin.looking._MOST", 1)
+    watch, admin, metrics = watch_of()
+    at = dict.fromkeys(PLACES, 10)
+    ages = {PLACES[0]: 1.0, PLACES[1]: 3600.0}
+    monkeypatch.setattr(admin, "committed", lambda _name: Offsets(dict(at)))
+    now_ms = round(time.time() * 1000)
+    monkeypatch.setattr(
+        admin, "record_times", lambda asked: {place: now_ms - round(ages[place] * 1000) for place in asked}
+    )
+    monkeypatch.setattr(
+        admin, "log_ends", lambda _places: Offsets({PLACES[0]: at[PLACES[0]] + 50, PLACES[1]: at[PLACES[1]] + 2})
+    )
+    for _ in range(2):
+        await watch.look()
+        at[PLACES[0]] += 5
+    assert metrics.consumer_lag_seconds.read()["reader", "t"] == pytest.approx(3600, abs=60)
+
+
 @pytest.mark.parametrize(("shown", "status"), [(True, ExitStatus.OK), (False, ExitStatus.INCOMPLETE)])
 def test_a_group_whose_topics_may_not_be_seen_is_not_described_as_well(
     shown: bool, status: ExitStatus, monkeypatch: pytest.MonkeyPatch, cli: Cli
