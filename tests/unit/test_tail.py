@@ -44,7 +44,9 @@ def test_filters(wanted: dict[str, Any], expected: bool) -> None:
 def test_without_a_device_header_the_key_is_the_device() -> None:
     assert TailFilter(devices=("k",)).takes(as_letter(record()))
     assert not TailFilter(devices=("k",)).takes(as_letter(record(key=None)))
-    assert not TailFilter(mqtt_filters=("#",)).takes(as_letter(record())), "no MQTT topic is known"
+    wanted = TailFilter(mqtt_filters=("#",))
+    assert not wanted.takes(as_letter(record())), "no MQTT topic is known"
+    assert wanted.unnamed == 1
 
 
 @pytest.mark.parametrize("value", [b"no json", b'{"t":"text"}', b"{}", None, b"[1]"])

@@ -87,6 +87,8 @@ def _run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return ExitStatus.OK  # Ctrl-C ends a tail
     finally:
+        if wanted.unnamed:
+            mention(f"{wanted.unnamed} records have no header mqtt.topic: --mqtt-topic shows none of them.")
         if wanted.unjudged:
             tell(
                 f"gateway: --where could not judge {wanted.unjudged} records. The first one: {wanted.why}",
@@ -219,7 +221,7 @@ def as_record(letter: DeadLetter) -> Record:
 @dataclass(slots=True)
 class TailFilter:
     """Filters of records: all must hold; of several values of one, any. ``unjudged`` counts records that ``where``
-    could not judge; ``why`` is the reason for the first."""
+    could not judge; ``why`` is the reason for the first. ``unnamed`` counts those that ``mqtt_filters`` could not."""
 
     keys: tuple[bytes, ...] = ()
     devices: tuple[str, ...] = ()
@@ -228,15 +230,18 @@ class TailFilter:
     where: Expression | None = None
     unjudged: int = field(default=0, init=False)
     why: str = field(default="", init=False)
+    unnamed: int = field(default=0, init=False)
 
     def takes(self, letter: DeadLetter) -> bool:
         if self.keys and letter.key not in self.keys:
             return False
         if self.devices and _device(letter) not in self.devices:
             return False
-        topic = letter.mqtt_topic
-        if self.mqtt_filters and (topic is None or not any(matches(text, topic) for text in self.mqtt_filters)):
-            return False
+        if self.mqtt_filters:
+            topic = letter.mqtt_topic
+            self.unnamed += topic is None
+            if topic is None or not any(matches(text, topic) for text in self.mqtt_filters):
+                return False
         if self.headers and not all(pair in letter.headers for pair in self.headers):
             return False
         return self.where is None or self._holds(letter)
