@@ -80,7 +80,7 @@ def read_lake(
     span = None if silver is None else _readings(lake, silver)
     report.about = f"{span or 'no readings'}. {report.about}"
     _devices(lake)
-    _signals(lake, silver)
+    _signals(lake, silver, span)
     _quarantine(lake, silver)
     _deleted(lake)
     _lost(lake)
@@ -307,7 +307,7 @@ def _devices(lake: _Lake) -> None:
     lake.show("devices.offenders", "Devices to look at first", "Worst at the top.", offenders)
 
 
-def _signals(lake: _Lake, silver: DataFrame | None) -> None:
+def _signals(lake: _Lake, silver: DataFrame | None, span: str | None) -> None:  # span: of what time readings are
     alerts = lake.table("anomalies", "signals", "event_time")
     if alerts is None:
         return
@@ -316,6 +316,8 @@ def _signals(lake: _Lake, silver: DataFrame | None) -> None:
     groups = groups.orderBy(F.desc("times"), "device", "signal")
     top = groups.limit(10 * _MOST_ROWS).collect()
     left = lake.left_of_silver("anomalies") or lake.left_by_retention("anomalies", silver)
+    if left is None and span is None:
+        left = "Not judged: silver has no readings of this time."
     lake.found("anomalies", alerts.count() if top else 0, left, "signals.left")
     if not top:
         lake.empty("anomalies", "signals")
