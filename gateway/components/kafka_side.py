@@ -18,6 +18,7 @@ from bridge.kafka.login import KafkaLogin
 from bridge.kafka.producer import KafkaProducer
 from bridge.kafka.topic_watch import TopicWatch
 from bridge.kafka.topics import Topics
+from bridge.produce.accumulator import Slot
 from bridge.produce.partitions import PartitionQueue, Partitions
 from bridge.produce.pipeline import Pipeline, PipelineHooks
 from bridge.produce.sender import SenderPolicy
@@ -51,8 +52,8 @@ class KafkaSide:
     """A component of the service. Also the ``bridge.produce.parking.TopicLocator`` of the worker's sessions.
 
     ``problem`` says why Kafka could not be reached at the start. The worker sets ``spooling`` where it has a spool,
-    ``needs_kafka`` where another worker serves until this one has started, and ``released``, which is called when
-    topics are no longer watched.
+    ``needs_kafka`` where another worker serves until this one has started, ``slots``, which returns those of all
+    records, and ``released``, which is called when topics are no longer watched.
     """
 
     name: Final = "kafka"
@@ -76,6 +77,7 @@ class KafkaSide:
         self._fail = reports.failed
         self.spooling: Spooling | None = None
         self.needs_kafka = False
+        self.slots: Callable[[], Iterable[Slot]] = tuple
         self.released: Callable[[], None] = lambda: None
         self.problem: str | None = None
         self._late: asyncio.Task[None] | None = None  # ensures the topics of a Kafka that did not answer the start
@@ -337,6 +339,10 @@ class KafkaSide:
         self._left.difference_update(self.routed_topics())
         if not self._left:
             return
+        templates = {route.name for route in self.router.routes if route.kafka_topic is None}
+        self._left.difference_update(
+            slot.topic for slot in self.slots() if slot.route in templates and not slot.dead_letter
+        )
         busy = {topic for (topic, _), queue in self.partitions.queues.items() if queue.has_unsent or queue.has_records}
         unused = sorted(topic for topic in self._left - busy if self.topic_watch.pinned(topic) is not None)
         if unused:

@@ -10,6 +10,7 @@ from typing import Final
 
 from bridge.dead_letters.route_stops import RouteStops
 from bridge.interceptors import Chains
+from bridge.produce.accumulator import Slot
 from bridge.routing.filters import Subscription
 from bridge.routing.router import Router
 from config.settings import Settings
@@ -116,10 +117,14 @@ class MqttSide:
     def received(self) -> Counter[tuple[str, ...]]:
         """Messages received, by route and QoS."""
         rows = self.chains.filtered_rows()  # messages that a chain dropped entered no slot
-        for group in self.groups:
-            for slot in group.accumulator.slots:
-                rows[slot.route, str(slot.qos)] += slot.taken
+        for slot in self.slots():
+            rows[slot.route, str(slot.qos)] += slot.taken
         return rows
+
+    def slots(self) -> Iterator[Slot]:
+        """Every slot that had a record in this life, of any group."""
+        for group in self.groups:
+            yield from group.accumulator.slots
 
     def oldest_age_ns(self) -> int | None:
         """Age of the oldest message that is not durable; None without one."""

@@ -113,7 +113,7 @@ class Worker:
             chains=chains,
         )
         self.mqtt = MqttSide(settings, shared, self.route_stops, retiring=self._retiring)
-        self.kafka.released = self.mqtt.settle_afresh
+        self.kafka.slots, self.kafka.released = self.mqtt.slots, self.mqtt.settle_afresh
         lifecycle = Lifecycle()
         self.lookouts = Lookouts(self, lifecycle)
         self.observation.sources += [self.lost_sessions.problems, self.lookouts.problems]

@@ -65,6 +65,24 @@ async def test_a_topic_is_released_when_the_last_record_for_it_is_written(tmp_pa
     worker.mqtt.chains.close()
 
 
+async def test_a_topic_that_a_template_makes_too_is_not_released(tmp_path: Path) -> None:
+    """Without its number of partitions its records would wait in memory in an outage, instead of on disk."""
+    worker = Worker(Settings(data_dir=tmp_path, routes=[ROUTE]), StopRequest())
+    kafka = worker.kafka
+    dead = worker.settings.dead_letter.topic
+    for topic in ("t", dead):
+        kafka.topic_watch.preset(topic, 3)
+    route = {"name": "made", "filters": ["+"], "topic": "${topic[0]}", "dead_letter_topic": "its-own"}
+    after = Settings(data_dir=tmp_path, routes=[route], dead_letter={"topic": "other"})
+    worker.adopt(after, Router(after.routes, instance=after.instance), worker.mqtt.chains)
+    accumulator = worker.mqtt.groups[0].accumulator
+    accumulator.slot("made", 1, "t", 0)
+    accumulator.slot("made", 1, dead, 0, dead_letter=True)
+    kafka.settle()
+    assert (kafka.topic_watch.pinned("t"), kafka.topic_watch.pinned(dead)) == (3, None)
+    worker.mqtt.chains.close()
+
+
 async def test_a_reload_s_dry_run_does_not_forget_a_topic_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
