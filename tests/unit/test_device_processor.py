@@ -1,5 +1,6 @@
 """The shard of devices as a processor of Spark, without Spark."""
 
+import gc
 import json
 import math
 from itertools import pairwise
@@ -15,7 +16,7 @@ from streaming.devices.packing import INPUT, pack_readings, unpack_changes
 from streaming.devices.processor import ShardProcessor
 from streaming.devices.records import Event, Presence, Reading, Rules
 from streaming.devices.shard import Input
-from tests.unit.device_rig import LOG, RULES, SHORT, T0, Kept, Log, Rig, inputs_of
+from tests.unit.device_rig import LOG, RULES, SHORT, T0, Kept, Log, Rig, inputs_of, reading
 
 READINGS = pa.schema(
     [
@@ -108,3 +109,13 @@ def test_numbers_that_are_none_and_gaps_pass_through_bytes_and_state() -> None:
     assert told["e"]["missing_ranges"] == [{"low": gap.low, "high": gap.high} for gap in sequence.gaps]
     assert (told["e"]["gaps"], told["e"]["missing"]) == (3, 1 + 896 + 99)
     assert (told["e"]["values"], told["f"]["seq_last"]) == ([], 0)
+
+
+def test_a_batch_leaves_nothing_to_the_garbage_collector() -> None:
+    """Which is off while it runs."""
+    spark = FakeSpark(RULES)
+    readings = [reading(f"d{number % 50}", number * 1_000, seq=number, t=1.0) for number in range(0, 1_000, 2)]
+    gc.collect()
+    spark(readings)
+    assert gc.isenabled()
+    assert gc.collect() < 100, "objects in cycles"
