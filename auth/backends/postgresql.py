@@ -218,7 +218,7 @@ def _argument(name: str, value: str | None, kind: str) -> str | int | None:
         return None
     if kind in _INTEGERS and not _INTEGER.fullmatch(value):
         raise ValueError("not a whole number")
-    if name in _TYPED and kind in _USUAL and _USUAL[kind](value) != value.lower():
+    if name in _TYPED and kind in _USUAL and value not in {usual := _USUAL[kind](value), usual.upper()}:
         raise ValueError("not the usual spelling")
     return int(value) if kind in _INTEGERS else value
 
