@@ -28,7 +28,7 @@ class ShardProcessor(StatefulProcessor):
         self._handle, self._variables = handle, variables(handle)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Row]:  # noqa: N802, N803 (Spark's names)
-        # What a batch makes lives to its end, and in no cycles. To look for some took half of the CPU.
+        # What a batch makes lives to its end, and in no cycles. To look for some took half of Python's CPU.
         gc.disable()
         try:
             return iter(self._take(key[0] == 0, chain.from_iterable(map(_inputs, rows)), timerValues))

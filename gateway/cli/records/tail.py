@@ -17,6 +17,7 @@ from bridge.record import Record
 from bridge.routing.filters import matches
 from config.error_words import words
 from config.errors import ExitStatus
+from config.numbers import many
 from config.settings import Settings
 from gateway.cli.arguments import UsageError, load_noted, moment, positive, run_quietly, topic_filters, utf8
 from gateway.cli.dead_letters.selection import parse_place
@@ -88,7 +89,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return ExitStatus.OK  # Ctrl-C ends a tail
     finally:
         if wanted.unnamed:
-            mention(f"{wanted.unnamed} records have no header mqtt.topic: --mqtt-topic shows none of them.")
+            mention(f"{many(wanted.unnamed, 'record')} without a header mqtt.topic: --mqtt-topic shows none of them.")
         if wanted.unjudged:
             tell(
                 f"gateway: --where could not judge {wanted.unjudged} records. The first one: {wanted.why}",
