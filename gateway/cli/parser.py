@@ -73,7 +73,7 @@ class _Formatter(argparse.HelpFormatter):
             return [line]
         start, first, gap, rest = parts.groups()
         later = " " * (len(start) + 4)
-        if first.split()[0] in _PROGRAMS:
+        if first.split()[0] in _PROGRAMS or (first.startswith("--") and not gap):
             lines = [start + first]
             if len(lines[0]) > width:
                 at = lines[0].rfind(" --", 0, width - 2)

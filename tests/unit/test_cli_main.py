@@ -94,6 +94,7 @@ def test_long_lines_of_a_help_stay_what_can_be_copied(monkeypatch: pytest.Monkey
         "examples:\n"
         "  gateway trial --config gateway.toml --topic scratch        where we may make none; its records stay there\n"
         f"  gateway import emqx rules.json {'x' * 30} --mqtt mqtts://emqx:8883 -o gateway.toml\n"
+        f"  gateway init \\\n      --username {'y' * 40} --kafka kafka-1.example.com:9092\n"
         f"  a/file      for whom it may concern, which are {'many ' * 10}\n"
     )
     told = Parser(prog="gateway", epilog=epilog).format_help().partition("examples:\n")[2]
@@ -102,6 +103,7 @@ def test_long_lines_of_a_help_stay_what_can_be_copied(monkeypatch: pytest.Monkey
         "      # where we may make none; its records stay there\n"
         f"  gateway import emqx rules.json {'x' * 30} \\\n"
         "      --mqtt mqtts://emqx:8883 -o gateway.toml\n"
+        f"  gateway init \\\n      --username {'y' * 40} \\\n          --kafka kafka-1.example.com:9092\n"
         "  a/file      for whom it may concern, which are many many many many many many\n"
         "              many many many many\n"
     )
