@@ -110,13 +110,16 @@ def _parsing(
 
     The payload is parsed inside an object of its own, ``{"record": [ … ], "whole": true}``: Spark's reader stops after
     the first JSON value and would drop what follows it, such as the other lines of several readings sent as lines. In
-    the list no ``, "x": 1`` behind the value is taken for a field beside it."""
+    the list no ``, "x": 1`` behind the value is taken for a field beside it. A payload that closes the list itself is
+    no value in an object, where ``]`` cannot follow it."""
     steps = [{"_route": _route(schemas)}]
     if any(shape.group is None for shape in all_shapes):
         from streaming.decoding.binary import binary_payloads
 
         steps.append({BINARY: binary_payloads(all_shapes, F.col("_route"), F.col("value"))})
     wrapped = F.concat(F.lit('{"record":['), text, F.lit('],"whole":true}'))
+    in_object = F.concat(F.lit('{"record":'), text, F.lit(',"whole":1}'))
+    is_one = F.when(F.contains(text, F.lit("]")), F.get_json_object(in_object, "$.whole").isNotNull()).otherwise(True)
     for number, schema in enumerate(groups):
         of = [shape for shape in all_shapes if shape.group == number]
         form = columns("record payload, whole boolean, _corrupt string", payload=ArrayType(schema))
@@ -127,12 +130,12 @@ def _parsing(
         elif elsewhere := {*schemas.types}.difference(*(shape.names for shape in of)):
             parsed = F.when(~F.coalesce(F.col("_route").isin(*elsewhere), F.lit(False)), parsed)
         parts = {name: F.col(f"_parsed{number}.{name}") for name in ("record", "whole", "_corrupt")}
-        whole, corrupt = F.coalesce(parts["whole"] & (F.size(parts["record"]) == 1), F.lit(False)), parts["_corrupt"]
+        whole, corrupt = parts["whole"] & (F.size(parts["record"]) == 1) & is_one, parts["_corrupt"]
         if number:
             whole = F.when(mine, whole).otherwise(F.col("_whole"))
             corrupt = F.when(mine, corrupt).otherwise(F.col("_corrupt"))
         record = F.when(parts["whole"], F.get(parts["record"], F.lit(0)))
-        taken = {f"_json{number}": record, "_corrupt": corrupt, "_whole": whole}
+        taken = {f"_json{number}": record, "_corrupt": corrupt, "_whole": F.coalesce(whole, F.lit(False))}
         steps += [{f"_parsed{number}": parsed}, taken]
         if not number:
             has_type = F.coalesce("_route", F.col("_json0").getField(schemas.type_field))
