@@ -7,6 +7,8 @@ such a number, a MERGE, is made so that doing it twice changes nothing.
 Several may write at the same time. Delta lets the first of two win whose changes touch; the other is done again here.
 """
 
+import fcntl
+import os
 import random
 import re
 import time
@@ -23,7 +25,7 @@ from pyspark.sql.types import StructType
 from config.settings import StreamSettings
 from streaming import jvm
 from streaming.errors import StreamError
-from streaming.lake.storage import Folder, location
+from streaming.lake.storage import Folder, LocalFolder, is_local, location
 
 T = TypeVar("T")
 LAYERS: Final = ("bronze", "bronze_gaps", "silver", "silver_quarantine", "gold", "devices", "device_events",
@@ -88,9 +90,6 @@ class DeltaTable:
 
     def create(self, schema: StructType, partitioned_by: Sequence[str] = (), **properties: str) -> None:
         """Makes the table, empty, if it is not there. ``properties``: Delta's, with ``_`` for ``.`` in their names."""
-        folder = Folder(self._spark, self.url)
-        if folder.exists(_LOG) and not has_commit(folder):  # a killed job's; SQL would take it for a table
-            folder.delete(_LOG)
         partitioning = f" PARTITIONED BY ({', '.join(partitioned_by)})" if partitioned_by else ""
         named = {name.replace("_", "."): value for name, value in properties.items()}
         if self._vacuum_after != DEFAULT_RETENTION:
@@ -99,7 +98,11 @@ class DeltaTable:
         told = f" TBLPROPERTIES ({settings})" if settings else ""
         place = f" LOCATION '{self.url}'" if self._catalog_name else ""
         made = f"CREATE TABLE IF NOT EXISTS {self.sql_name} ({schema.toDDL()})"
-        self._spark.sql(f"{made} USING delta{partitioning}{place}{told}")
+        folder = Folder(self._spark, self.url)
+        with _alone(self.url):  # Delta lets the second of two fail
+            if folder.exists(_LOG) and not has_commit(folder):  # a killed job's; SQL would take it for a table
+                folder.delete(_LOG)
+            self._spark.sql(f"{made} USING delta{partitioning}{place}{told}")
 
     def read(self) -> DataFrame:
         """All rows. Raises AnalysisException if there is no table."""
@@ -202,6 +205,22 @@ class DeltaTable:
 def layers(spark: SparkSession, stream: StreamSettings) -> list[DeltaTable]:
     """Those of :data:`LAYERS` that exist."""
     return [table for name in LAYERS if (table := DeltaTable(spark, stream, name)).exists()]
+
+
+@contextmanager
+def _alone(table: str) -> Iterator[None]:
+    """The block, while no other program of this machine makes a table beside this one."""
+    if not is_local(table):
+        yield
+        return
+    lake = LocalFolder(table).path("").parent
+    lake.mkdir(parents=True, exist_ok=True)
+    lock = os.open(lake, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 @contextmanager

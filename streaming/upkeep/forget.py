@@ -80,11 +80,11 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
     job_lock.hold(url, "forget")
     job_lock.hold(url, gold.QUERY)
     # Before the rows go: a job that runs beside may write what its state says of the device at any moment.
-    Forgotten(spark, settings.stream).add(arguments.device)
+    again = Forgotten(spark, settings.stream).add(arguments.device)
     try:
         for job in running:
             _await_batch(Folder(spark, url), job)
-        status = _forget(spark, settings, arguments)
+        status = _forget(spark, settings, arguments, again=again)
     finally:
         job_lock.let_go(url, gold.QUERY)
         job_lock.let_go(url, "forget")
@@ -109,10 +109,12 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
     return status
 
 
-def _forget(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> ExitStatus:
+def _forget(
+    spark: SparkSession, settings: Settings, arguments: argparse.Namespace, *, again: bool = False
+) -> ExitStatus:
     device, dry_run = arguments.device, bool(arguments.dry_run)
     places = _places(spark, settings, device)
-    work = _Forgetting(spark, settings, device, places)
+    work = _Forgetting(spark, settings, device, places, again)
     status, found, failed = ExitStatus.OK, 0, False
     _line("table", "rows" if dry_run else "rows removed", "" if dry_run else "left")
     # What names no device is counts of gateways. Silver is the last: the others are found by it.
@@ -165,12 +167,13 @@ def _existing(spark: SparkSession, settings: Settings, name: str) -> DataFrame |
 
 
 class _Forgetting(NamedTuple):
-    """One device, and what is known of where its records are, by table."""
+    """One device, and what is known of where its records are, by table. ``again``: it was forgotten before."""
 
     spark: SparkSession
     settings: Settings
     device: str
     places: dict[str, DataFrame]
+    again: bool
 
     def count(self, table: DeltaTable) -> int:  # rows of the device: those that name it, and those at its places
         rows = table.read()
@@ -183,7 +186,7 @@ class _Forgetting(NamedTuple):
 
     def remove(self, table: DeltaTable, *, now: bool) -> tuple[int, int]:
         """Removes the rows, and with ``now`` the files that had them; how many went, and how many are there still."""
-        upkeep = DeltaUpkeep(self.spark, table)
+        upkeep, version = DeltaUpkeep(self.spark, table), table.version()
         before = self.count(table)
         if table.name == "gold":
             gold.forget_device(self.spark, self.settings, self.device)
@@ -191,7 +194,8 @@ class _Forgetting(NamedTuple):
             table.delete(of_device(table.read().columns, self.device))
             if (places := self.places.get(table.name)) is not None:
                 table.delete_at(places)
-        upkeep.purge()  # also of rows that a run before only marked as deleted
+        if self.again or table.version() > version:  # a run before may have only marked its rows as deleted
+            upkeep.purge()
         if now:
             upkeep.vacuum(timedelta(0))
         left = self.count(table)
@@ -220,7 +224,7 @@ def _require_stopped(url: str, *, everything: bool) -> dict[str, str]:
 def _require_read(spark: SparkSession, settings: Settings) -> None:
     """Raises ConfigError if a job would still need files of silver that --now removes."""
     checkpoints = Folder(spark, location(settings.stream.checkpoint))
-    for job in (it for it in _READERS if checkpoints.exists(f"{it}/metadata")):
+    for job in (it for it in _READERS if checkpoints.names(f"{it}/offsets")):  # a batch was begun
         if left := lake_tables.unread_silver(spark, settings.stream, job):
             raise ConfigError(
                 f"--now removes files of silver that are still to be read: {left} Let it read them (gateway stream"

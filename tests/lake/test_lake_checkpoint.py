@@ -4,6 +4,7 @@ import importlib
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,19 @@ def test_an_older_copy_of_a_checkpoint_is_refused(spark: SparkSession, tmp_path:
     with pytest.raises(StreamError, match="has batch 4 of bronze, and the checkpoint is at batch 3"):
         gaps.append(rows, query="bronze", batch=3)
     assert gaps.read().count() == 2
+
+
+def test_two_programs_may_make_a_table_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    def make(lake: Path, begin: threading.Barrier) -> None:
+        table = DeltaTable(spark.newSession(), StreamSettings(lake={"path": lake}), "bronze_gaps")
+        begin.wait()
+        table.create(GAPS)
+
+    with ThreadPoolExecutor(2) as threads:
+        for number in range(8):
+            begin = threading.Barrier(2)
+            for done in [threads.submit(make, tmp_path / str(number), begin) for _ in range(2)]:
+                done.result()
 
 
 def test_a_batch_is_appended_without_reading_the_log_for_its_mark(

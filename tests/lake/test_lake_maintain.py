@@ -261,6 +261,24 @@ def test_rows_that_a_run_cut_off_only_marked_as_deleted_leave_their_files_with_t
     assert forget.run(spark, chosen, told(device="d")) == ExitStatus.OK
     files = jvm.delta_files(spark, devices.url)
     assert [row.deletionVector for row in files.collect()] == [None], "VACUUM would leave the file for ever"
+    devices.append(rows.coalesce(1), query="test", batch=1)
+    devices.delete("device = 'd'")  # as the job does
+    version = devices.version()
+    assert forget.run(spark, chosen, told(device="another")) == ExitStatus.OK
+    assert devices.version() == version, "nothing is written anew for a name that no row has"
+
+
+def test_a_job_that_has_begun_no_batch_needs_no_file_of_silver(spark: SparkSession, tmp_path: Path) -> None:
+    chosen, gold = settings(tmp_path), tmp_path / "checkpoints" / "gold"
+    DeltaTable(spark, chosen.stream, "silver").create(silver_schema([]), PARTITIONS)
+    write_bronze(spark, chosen, [[record(0, TODAY, device="d")]])
+    gold.mkdir(parents=True)
+    (gold / "metadata").write_text("{}")
+    assert forget.run(spark, chosen, told(device="d", now=True)) == ExitStatus.OK
+    (gold / "offsets").mkdir()
+    (gold / "offsets" / "0").touch()
+    with pytest.raises(ConfigError, match="has not finished its first batch"):
+        forget.run(spark, chosen, told(device="d", now=True))
 
 
 def test_a_day_after_the_year_9999_leaves_the_others_their_upkeep(spark: SparkSession, tmp_path: Path) -> None:
