@@ -77,11 +77,12 @@ def read_lake(
         report.bounds.append("The devices' states and missing numbers are the newest that there are.")
     lake = _Lake(spark, stream, report, since_s, until_s, device)
     silver = lake.table("silver", "throughput", "received_at")
-    span = None if silver is None else _readings(lake, silver)
-    report.about = f"{span or 'no readings'}. {report.about}"
+    begin_s = None if silver is None else _readings(lake, silver)
+    if begin_s is None:
+        report.about = f"no readings. {report.about}"
     _devices(lake)
-    _signals(lake, silver, span)
-    _quarantine(lake, silver)
+    _signals(lake, silver, begin_s)
+    _quarantine(lake, begin_s)
     _deleted(lake)
     _lost(lake)
     _audit(replace(lake, device=None))
@@ -138,13 +139,12 @@ class _Lake:
         left = lake_tables.unread_silver(self.spark, self.stream, job)
         return left and f"Not judged: {left}"
 
-    def left_by_retention(self, name: str, silver: DataFrame | None) -> str | None:
-        """That rows of the table may have been deleted that were of this time, as a sentence; None if none were."""
-        kept, begin_s = getattr(self.stream.lake.retention, name), self.since_s
+    def left_by_retention(self, name: str, begin_s: float | None) -> str | None:
+        """That rows of the table may have been deleted that were of this time, as a sentence; None if none were.
+        ``begin_s``: when the first reading was received, if there is one."""
+        kept, begin_s = getattr(self.stream.lake.retention, name), begin_s if self.since_s is None else self.since_s
         if kept is None:
             return None
-        if begin_s is None and silver is not None and (span := _span(silver, "received_at")) is not None:
-            begin_s = span[0]
         first_s = (self.report.made_at_s - kept.total_seconds()) // 86_400 * 86_400
         if begin_s is not None and begin_s >= first_s:
             return None
@@ -228,8 +228,8 @@ def _second(column: str, head: str) -> str:
     return f"date_format({column}, 'yyyy-MM-dd HH:mm:ss') AS `{head} (UTC)`"
 
 
-def _readings(lake: _Lake, silver: DataFrame) -> str | None:
-    """Everything that one pass over silver can tell, and the throughput. Returns of what time they are, in words."""
+def _readings(lake: _Lake, silver: DataFrame) -> float | None:
+    """Everything that one pass over silver can tell, and the throughput. Returns when the first was received."""
     delay = _seconds("received_at") - _seconds("device_time")
     ranges = pairwise([("", -inf), *LATENESS.items()])
     facts = _only(
@@ -267,7 +267,9 @@ def _readings(lake: _Lake, silver: DataFrame) -> str | None:
         Finding("devices", f"{facts.devices:,}"),
         Finding("late by more than 5 min", f"{facts.late / facts.readings:.1%}"),
     ]
-    return f"Readings received from {moment(begin_s)} to {moment(end_s)} UTC ({length_text(end_s - begin_s)})"
+    span = f"from {moment(begin_s)} to {moment(end_s)} UTC ({length_text(end_s - begin_s)})"
+    lake.report.about = f"Readings received {span}. {lake.report.about}"
+    return float(begin_s)
 
 
 def _devices(lake: _Lake) -> None:
@@ -307,7 +309,7 @@ def _devices(lake: _Lake) -> None:
     lake.show("devices.offenders", "Devices to look at first", "Worst at the top.", offenders)
 
 
-def _signals(lake: _Lake, silver: DataFrame | None, span: str | None) -> None:  # span: of what time readings are
+def _signals(lake: _Lake, silver: DataFrame | None, begin_s: float | None) -> None:  # begin_s: of readings
     alerts = lake.table("anomalies", "signals", "event_time")
     if alerts is None:
         return
@@ -315,8 +317,8 @@ def _signals(lake: _Lake, silver: DataFrame | None, span: str | None) -> None:  
     groups = alerts.groupBy("device", "signal", "kind").agg(*map(F.expr, counted))
     groups = groups.orderBy(F.desc("times"), "device", "signal")
     top = groups.limit(10 * _MOST_ROWS).collect()
-    left = lake.left_of_silver("anomalies") or lake.left_by_retention("anomalies", silver)
-    if left is None and span is None:
+    left = lake.left_of_silver("anomalies") or lake.left_by_retention("anomalies", begin_s)
+    if left is None and begin_s is None:
         left = "Not judged: silver has no readings of this time."
     lake.found("anomalies", alerts.count() if top else 0, left, "signals.left")
     if not top:
@@ -379,13 +381,13 @@ def _signal(silver: DataFrame, alerts: DataFrame, device: str, signal: str, labe
     return Signal(label, points, [tuple(row) for row in marks.collect()])
 
 
-def _quarantine(lake: _Lake, silver: DataFrame | None) -> None:
+def _quarantine(lake: _Lake, begin_s: float | None) -> None:
     rows = lake.table("silver_quarantine", "lost", "kafka_time")
     if rows is None:
         return
     bars = _bars(rows, "reason", "kafka_time", "records")
     if bars is None:
-        left = lake.left_by_retention("silver_quarantine", silver)
+        left = lake.left_by_retention("silver_quarantine", begin_s)
         lake.report.absent["lost.silver_quarantine"] = left or "No record of this time is in quarantine."
         return
     look_for = "A new reason at one moment is a change of firmware; a steady few are single devices."
