@@ -119,8 +119,11 @@ def judged(found: DataFrame, ledger: DataFrame, extents: DataFrame) -> DataFrame
     runs = _runs(ledger.dropDuplicates([*_ENTRY]))
     place = "topic", "partition", "gateway", "route", "minute", "first", "read_at"
     pieces = found.selectExpr(*place, "first + count AS end", "least(minute, read_at) AS came")
-    # The deleted topic's records are in entries from before the new one.
-    of_one_topic = "if(unix_millis(read_at) <= anew_ms, from_ms <= anew_ms, to_ms > anew_ms)"
+    # The deleted topic's records are in entries from before the new one. What was read before then is certainly so,
+    # whatever the gateway's clock says.
+    of_one_topic = (
+        "if(unix_millis(read_at) <= anew_ms, least(from_ms, told_ms) <= anew_ms, least(to_ms, told_ms) > anew_ms)"
+    )
     pairs = _overlaps(runs, pieces).join(F.broadcast(extents), ["topic", "partition"]).where(of_one_topic)
     size = F.sum(F.expr("high - low")).alias("matched")
     matched = pairs.groupBy(*_ROW).agg(size)
@@ -138,7 +141,8 @@ def _runs(ledger: DataFrame) -> DataFrame:
     return (
         ledger.where("runs IS NOT NULL OR first_offset IS NOT NULL")
         .select("*", each)
-        .selectExpr(*_ENTRY, "tagged", "from_ms", "to_ms", "get(run, 0) AS begins", "get(run, 0) + get(run, 1) AS end",
+        .selectExpr(*_ENTRY, "tagged", "from_ms", "to_ms", "unix_millis(read_at) AS told_ms", "get(run, 0) AS begins",
+                    "get(run, 0) + get(run, 1) AS end",
                     "if(runs IS NULL, records - unlocated, get(run, 1)) AS size")
     )  # fmt: skip
 

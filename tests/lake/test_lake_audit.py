@@ -132,7 +132,8 @@ def test_an_entry_whose_numbers_cannot_be_is_left_out(spark: SparkSession) -> No
     assert ledger.count() == 3
     seen = spark.createDataFrame([("t", 0, "g1", None, BEGIN, 20, 1, BEGIN)], SEEN)
     extents = spark.createDataFrame([("t", 0, 0, 100, 100, 0)], EXTENTS)
-    (row,) = audit_transforms.judged(seen, ledger, extents).collect()
+    told = ledger.selectExpr("*", "now() AS read_at")
+    (row,) = audit_transforms.judged(seen, told, extents).collect()
     assert (row["acknowledged"], row["state"]) == (1, "balanced")
 
 
@@ -225,23 +226,25 @@ def test_what_was_missing_of_a_topic_that_is_gone_stays_so(spark: SparkSession, 
         assert states_after(auditor, spark, 31, left) == ["balanced", "missing"]
 
 
+@pytest.mark.parametrize("last", [1, -2])  # -2: by the gateway's clock all of its entries are from after the deletion
 def test_records_of_a_topic_that_was_deleted_are_not_those_of_the_new_one(
-    spark: SparkSession, auditor: audit._Auditor, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, auditor: audit._Auditor, monkeypatch: pytest.MonkeyPatch, last: int
 ) -> None:
     """Both have the offsets 0 to 2. Of the new one only the first is there."""
 
-    def note(number: int, first: int, batch: int) -> None:
-        at = BEGIN + timedelta(minutes=number)
+    def note(number: int, first: int, batch: int, read: int) -> None:
+        at, read_at = (BEGIN + timedelta(minutes=it) for it in (number, read))
         auditor._seen.append(
-            spark.createDataFrame([("t", 0, "g1", None, at, first, 1, at)], SEEN), query="test", batch=batch
+            spark.createDataFrame([("t", 0, "g1", None, at, first, 1, read_at)], SEEN), query="test", batch=batch
         )
 
-    note(1, 2, 1)
+    note(1, 2, 1, last)
     assert states_after(auditor, spark, 30) == ["balanced", "balanced"]
     monkeypatch.setitem(Kafka.ids, "t", "another")
     auditor._note_ids({"t"})
-    note(10, 0, 2)
-    anew = spark.createDataFrame([(*entry("g1", 10, {0, 1, 2}).values(), BEGIN)], ENTRIES)
+    note(10, 0, 2, 10)
+    read_at = BEGIN + timedelta(minutes=11)
+    anew = spark.createDataFrame([(*entry("g1", 10, {0, 1, 2}).values(), read_at)], ENTRIES)
     auditor._entries.append(anew, query="test", batch=1)
     assert states_after(auditor, spark, 30) == ["balanced", "balanced", "missing"]
     counts = auditor._audit.read().orderBy("minute").select("acknowledged", "present", "missing").collect()
