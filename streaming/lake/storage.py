@@ -64,15 +64,15 @@ class LocalFolder:
     def modified_s(self, name: str) -> float:
         return (self._root / name).stat().st_mtime
 
-    def usage(self, name: str = "") -> tuple[int, int]:
-        """Bytes and files below a folder, but for Hadoop's checksums; 0 and 0 if it is not there."""
+    def size(self, name: str) -> int:
+        """Bytes of the files below a folder, but for Hadoop's checksums; 0 if it is not there."""
         sizes = []
         for folder, _, files in os.walk(self._root / name):
             for file in files:
                 if not (file.startswith(".") and file.endswith(".crc")):
                     with suppress(FileNotFoundError):  # a batch has just replaced it
                         sizes.append(os.lstat(os.path.join(folder, file)).st_size)  # noqa: PTH118 (there may be millions)
-        return sum(sizes), len(sizes)
+        return sum(sizes)
 
     def rename(self, name: str, to: str) -> None:
         if (self._root / to).exists():
@@ -121,12 +121,9 @@ class Folder:
     def modified_s(self, name: str) -> float:
         return float(self._files.getFileStatus(self._path(name)).getModificationTime()) / 1000
 
-    def usage(self, name: str = "") -> tuple[int, int]:
-        """Bytes and files below a folder; 0 and 0 if it is not there."""
-        if not self.exists(name):
-            return 0, 0
-        summary = self._files.getContentSummary(self._path(name))
-        return int(summary.getLength()), int(summary.getFileCount())
+    def size(self, name: str) -> int:
+        """Bytes of the files below a folder; 0 if it is not there."""
+        return int(self._files.getContentSummary(self._path(name)).getLength()) if self.exists(name) else 0
 
     def rename(self, name: str, to: str) -> None:
         """Gives a file or folder inside another name. Raises OSError if the file system refuses."""

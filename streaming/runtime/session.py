@@ -31,7 +31,6 @@ _END_TIMEOUT_S = 10.0
 _RECORDED_END_TIMEOUT_S = 300.0
 _STATE = "org.apache.spark.sql.execution.streaming.state"
 _ROCKSDB = "spark.sql.streaming.stateStore.rocksdb."
-_DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _PYTHON = "spark.pyspark.python"
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"
 _EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
@@ -67,9 +66,7 @@ _DEFAULTS = {
     # A batch then writes what it changed, not all that has gathered in the write buffers.
     f"{_ROCKSDB}changelogCheckpointing.enabled": "true",
     "spark.executorEnv.MALLOC_ARENA_MAX": "2",
-}
-_LAKE = {
-    "spark.sql.extensions": _DELTA_EXTENSION,
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     # A table's log is read with this many tasks; 50, Delta's own number, take longer to start than to run.
     "spark.databricks.delta.snapshotPartitions": "2",
@@ -115,7 +112,6 @@ def session_conf(
     master, extra = settings.stream.master, dict(extra)
     conf = {
         **_DEFAULTS,
-        **(_LAKE if jars else {}),
         # What Python functions run on. Spark would take any python3 of the path, without our packages.
         _PYTHON: os.environ.get("PYSPARK_PYTHON", sys.executable),
         "spark.app.name": f"{settings.instance}-stream",
@@ -220,8 +216,6 @@ def start_spark(
             signal.raise_signal(number)
         if submitted:
             told = SparkConf(_jvm=gateway.jvm)  # by spark-submit, which is stronger than our defaults
-            if gateway.jvm.org.apache.spark.util.Utils.classIsLoadable(_DELTA_EXTENSION):
-                conf = _LAKE | conf
             conf = {name: it for name, it in conf.items() if name in {**extra, **_FIXED} or not told.contains(name)}
         context: Any = SparkContext(conf=_spark_conf(conf), gateway=gateway)
         return Spark(SparkSession(context), gateway.proc, classes)

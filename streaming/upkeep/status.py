@@ -71,7 +71,7 @@ def collect(
             progress, note = Progress(None, None, None, None, {}, {}), {}
             problem = f"the checkpoint cannot be read: {words(error)}"
         topics = list(note.get("topics") or progress.offsets)
-        queries.append(QueryStatus(name, process, progress, topics, checkpoint.usage(f"{name}/state")[0], problem))
+        queries.append(QueryStatus(name, process, progress, topics, checkpoint.size(f"{name}/state"), problem))
     names = [name for name in lake.names() if not name.startswith((".", "_")) and ".reset-" not in name]
     tables = [facts for name in names if (facts := read(lake, name)) is not None]
     return LakeStatus(checkpoint.url, lake.url, queries, tables)

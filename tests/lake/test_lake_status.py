@@ -103,8 +103,8 @@ def test_spark_s_folders_say_the_same_as_the_systems(spark: SparkSession, tmp_pa
     mine, sparks = LocalFolder(str(tmp_path)), Folder(spark, str(tmp_path))
     assert mine.names("a") == sparks.names("a") == ["b"]
     assert mine.names("none") == sparks.names("none") == []
-    assert mine.usage("a") == sparks.usage("a") == (5, 1)
-    assert mine.usage("none") == sparks.usage("none") == (0, 0)
+    assert mine.size("a") == sparks.size("a") == 5
+    assert mine.size("none") == sparks.size("none") == 0
     assert abs(mine.modified_s("a/b/x") - sparks.modified_s("a/b/x")) < 1
     sparks.rename("a", "c")
     assert not mine.exists("a")
