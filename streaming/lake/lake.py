@@ -13,7 +13,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import date, timedelta
 from typing import Final, TypeVar
 
@@ -99,7 +99,7 @@ class DeltaTable:
         place = f" LOCATION '{self.url}'" if self._catalog_name else ""
         made = f"CREATE TABLE IF NOT EXISTS {self.sql_name} ({schema.toDDL()})"
         folder = Folder(self._spark, self.url)
-        with _alone(self.url):  # Delta lets the second of two fail
+        with alone(self.url):
             if folder.exists(_LOG) and not has_commit(folder):  # a killed job's; SQL would take it for a table
                 folder.delete(_LOG)
             self._spark.sql(f"{made} USING delta{partitioning}{place}{told}")
@@ -208,16 +208,18 @@ def layers(spark: SparkSession, stream: StreamSettings) -> list[DeltaTable]:
 
 
 @contextmanager
-def _alone(table: str) -> Iterator[None]:
-    """The block, while no other program of this machine makes a table beside this one."""
+def alone(table: str) -> Iterator[None]:
+    """The block, while no other program makes or widens the table of that URL: Delta lets the second of two fail. By a
+    lock on its folder, where there can be one."""
     if not is_local(table):
         yield
         return
-    lake = LocalFolder(table).path("").parent
-    lake.mkdir(parents=True, exist_ok=True)
-    lock = os.open(lake, os.O_RDONLY)
+    folder = LocalFolder(table).path("")
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        with suppress(OSError):  # not on NFS
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:
         os.close(lock)

@@ -19,7 +19,7 @@ from pyspark.sql.types import DoubleType, LongType, StructType
 from config.errors import ConfigError
 from config.settings import StreamSettings
 from streaming.decoding.decode import GOOD
-from streaming.lake.lake import DeltaTable, held, retried
+from streaming.lake.lake import DeltaTable, alone, held, retried
 from streaming.lake.ranges import MOST_RANGES, TimeRange, joined
 from streaming.silver.match import Places, Slice, divided, match_condition, reject_condition
 from streaming.silver.reach import Reach
@@ -94,7 +94,8 @@ class SilverTables:
         wider. Raises ConfigError, with the way out, if a signal's type has become another one."""
         self.silver, self.quarantine = (DeltaTable(spark, stream, name) for name in ("silver", "silver_quarantine"))
         if self.silver.exists():
-            _evolve(spark, self.silver, signals)
+            with alone(self.silver.url):
+                _evolve(spark, self.silver, signals)
         else:
             self.silver.create(silver_schema(signals), PARTITIONS, **_PROPERTIES)
         self.quarantine.create(QUARANTINE, QUARANTINE_PARTITIONS, **_QUARANTINE_PROPERTIES)

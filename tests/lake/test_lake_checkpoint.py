@@ -19,11 +19,13 @@ from streaming.bronze.job import GAPS
 from streaming.devices.job import DEVICE_EVENTS
 from streaming.errors import StreamError
 from streaming.job import JobContext
+from streaming.lake.columns import columns
 from streaming.lake.lake import DeltaTable, retried
 from streaming.lake.storage import Folder, LocalFolder
 from streaming.options import LAKE_JOBS
 from streaming.runtime import job_lock
 from streaming.runtime.checkpoint import VERSION, prepare_checkpoint
+from streaming.silver.tables import SilverTables
 from streaming.upkeep.reset import plan
 from tests.waiting import wait_until
 
@@ -161,17 +163,18 @@ def test_an_older_copy_of_a_checkpoint_is_refused(spark: SparkSession, tmp_path:
     assert gaps.read().count() == 2
 
 
-def test_two_programs_may_make_a_table_at_once(spark: SparkSession, tmp_path: Path) -> None:
-    def make(lake: Path, begin: threading.Barrier) -> None:
-        table = DeltaTable(spark.newSession(), StreamSettings(lake={"path": lake}), "bronze_gaps")
+def test_two_programs_may_make_a_table_at_once_and_widen_it(spark: SparkSession, tmp_path: Path) -> None:
+    def make(lake: Path, signals: str, begin: threading.Barrier) -> None:
+        session = spark.newSession()
         begin.wait()
-        table.create(GAPS)
+        SilverTables(session, StreamSettings(lake={"path": lake}), columns(signals))
 
     with ThreadPoolExecutor(2) as threads:
-        for number in range(8):
-            begin = threading.Barrier(2)
-            for done in [threads.submit(make, tmp_path / str(number), begin) for _ in range(2)]:
-                done.result()
+        for number in range(4):
+            for signals in ("a double", "a double, b double", "a double, b double, c double"):
+                begin = threading.Barrier(2)
+                for done in [threads.submit(make, tmp_path / str(number), signals, begin) for _ in range(2)]:
+                    done.result()
 
 
 def test_a_batch_is_appended_without_reading_the_log_for_its_mark(
