@@ -18,7 +18,7 @@ from datetime import date, timedelta
 from typing import Final, TypeVar
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, DataFrameWriter, Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 from pyspark.sql.types import StructType
 
@@ -122,7 +122,7 @@ class DeltaTable:
             last = jvm.delta_append(rows, self.url, query, batch)
         elif (last := self.last_batch(query)) < batch:
             writer = rows.write.format("delta").mode("append").option("txnAppId", query).option("txnVersion", batch)
-            self.save(writer)
+            writer.saveAsTable(self._catalog_name)
         if last > batch:
             job = query.partition("-")[0]
             raise StreamError(
@@ -160,12 +160,6 @@ class DeltaTable:
         newest = history.orderBy(F.desc("version")).selectExpr("int(operationMetrics.numOutputRows)").first()
         return newest[0] if newest is not None and newest[0] is not None else 0
 
-    def save(self, writer: DataFrameWriter) -> None:
-        if self._catalog_name:
-            writer.saveAsTable(self._catalog_name)
-        else:
-            writer.save(self.url)
-
     def merge(self, rows: DataFrame, same: str, *clauses: str, attempts: int = 6) -> Row:
         """Changes the rows ``t`` of the table by ``rows``, ``s`` in the SQL of ``same`` (whether two belong together)
         and of the clauses (``WHEN …``). Returns Delta's counts of what it did."""
@@ -197,14 +191,18 @@ class DeltaTable:
         """The first day of which retention has deleted nothing."""
         return date.fromisoformat(Folder(self._spark, self.url).read_text(_WHOLE_SINCE) or date.min.isoformat())
 
-    def replace(self, rows: DataFrame) -> None:
+    def replace(self, rows: DataFrame, partitioned_by: Sequence[str] = ()) -> None:
         """Makes these all the rows and columns of the table, in one step; doing it again changes nothing."""
-        self.save(rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true"))
+        writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+        if self._catalog_name:
+            writer.partitionBy(*partitioned_by).saveAsTable(self._catalog_name)
+        else:
+            writer.partitionBy(*partitioned_by).save(self.url)
 
 
-def layers(spark: SparkSession, stream: StreamSettings) -> list[DeltaTable]:
-    """Those of :data:`LAYERS` that exist."""
-    return [table for name in LAYERS if (table := DeltaTable(spark, stream, name)).exists()]
+def layers(spark: SparkSession, stream: StreamSettings) -> dict[str, DeltaTable]:
+    """Those of :data:`LAYERS` that exist, by name."""
+    return {name: table for name in LAYERS if (table := DeltaTable(spark, stream, name)).exists()}
 
 
 @contextmanager

@@ -239,7 +239,6 @@ def _evolve(spark: SparkSession, silver: DeltaTable, signals: StructType) -> Non
     if problems:
         raise ConfigError(*problems)
     if widened:  # in one commit; Delta's type widening refuses long to double, which beyond 2^53 is not exact
-        writer = rows.withColumns(widened).write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-        retried(lambda: silver.save(writer.partitionBy(*PARTITIONS)))
+        retried(lambda: silver.replace(rows.withColumns(widened), PARTITIONS))
     if added:
         spark.sql(f"ALTER TABLE {silver.sql_name} ADD COLUMNS ({', '.join(added)})")

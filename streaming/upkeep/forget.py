@@ -10,6 +10,7 @@ Prints a line per table, and ends with status 5 if a table still has rows of the
 
 import argparse
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, NamedTuple
@@ -113,13 +114,14 @@ def _forget(
     spark: SparkSession, settings: Settings, arguments: argparse.Namespace, *, again: bool = False
 ) -> ExitStatus:
     device, dry_run = arguments.device, bool(arguments.dry_run)
-    places = _places(spark, settings, device)
+    tables = layers(spark, settings.stream)
+    places = _places(settings, device, tables)
     work = _Forgetting(spark, settings, device, places, again)
     status, found, failed = ExitStatus.OK, 0, False
     _line("table", "rows" if dry_run else "rows removed", "" if dry_run else "left")
     # What names no device is counts of gateways. Silver is the last: the others are found by it.
-    tables = [it for it in layers(spark, settings.stream) if of_device(it.read().columns, "")]
-    for table in sorted(tables, key=lambda it: it.name == "silver"):
+    naming = [it for it in tables.values() if of_device(it.read().columns, "")]
+    for table in sorted(naming, key=lambda it: it.name == "silver"):
         if failed and table.name == "silver":
             _line(table.name, "KEPT", "?")  # or the next run could not find what is left in the others
             break
@@ -141,29 +143,22 @@ def _forget(
     return status
 
 
-def _places(spark: SparkSession, settings: Settings, device: str) -> dict[str, DataFrame]:
+def _places(settings: Settings, device: str, tables: Mapping[str, DeltaTable]) -> dict[str, DataFrame]:
     """Where the tables of records have the device's: as silver has it, and what today's schemas say of each record."""
-    decoding = Decoding(load_device_schemas(settings.stream.silver.schemas))
-    silver, found = _existing(spark, settings, "silver"), {}
-    for name, own in _PLACES.items():
-        if (rows := _existing(spark, settings, name)) is None:
-            continue
+    decoding, found = Decoding(load_device_schemas(settings.stream.silver.schemas)), {}
+    for name in _PLACES.keys() & tables:
+        rows, own = tables[name].read(), _PLACES[name]
         records = rows.select(
             "key", "value", "headers", *(F.col(it).alias(to) for it, to in zip(own, _PLACE, strict=True))
         )
         its = decoding.decoded(records).where(F.col("device") == device).select(*_PLACE)
-        if silver is not None:
-            at = silver.where(F.col("device") == device)
+        if "silver" in tables:
+            at = tables["silver"].read().where(F.col("device") == device)
             its = its.unionByName(
                 at.select("kafka_topic", "kafka_partition", "kafka_offset", "received_at").toDF(*_PLACE)
             )
         found[name] = its.distinct().toDF(*own).persist()
     return found
-
-
-def _existing(spark: SparkSession, settings: Settings, name: str) -> DataFrame | None:
-    table = DeltaTable(spark, settings.stream, name)
-    return table.read() if table.exists() else None
 
 
 class _Forgetting(NamedTuple):

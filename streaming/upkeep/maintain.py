@@ -34,7 +34,7 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
     there is none."""
     stream, now, dry_run = settings.stream, datetime.now(UTC), bool(arguments.dry_run)
     lake, status = location(stream.lake.path), ExitStatus.OK
-    tables = {it.name: it for it in layers(spark, stream)}
+    tables = layers(spark, stream)
     if tables:
         _line("table", "action", "what", "files", "then", "MiB")
     else:

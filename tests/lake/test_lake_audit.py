@@ -262,7 +262,7 @@ def test_what_it_keeps_is_few_files_and_maintain_prunes_them(spark: SparkSession
     finally:
         spark.conf.set(few, usual)
         spark.conf.unset("spark.databricks.delta.autoCompact.enabled")  # a job's own session ends with it
-    tables = {it.name: it for it in layers(spark, auditor._settings.stream)}
+    tables = layers(spark, auditor._settings.stream)
     assert {"audit", "audit_seen", "audit_ledger"} <= tables.keys()
     assert [day.files for day in DeltaUpkeep(spark, tables["audit_seen"]).days(1)] == [1]
 

@@ -234,7 +234,7 @@ def test_a_batch_changes_its_devices_and_opens_no_files_of_others(
 
     for at in range(0, len(names), 10):
         few = rows([(name, 1, False) for name in names[at : at + 10]])
-        table.save(few.drop("gone").coalesce(1).write.format("delta").mode("append"))
+        few.drop("gone").coalesce(1).write.format("delta").mode("append").save(table.url)
     opened: list[int] = []
     sent: list[str | None] = []
     merge = DeltaTable.merge

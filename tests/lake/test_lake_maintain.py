@@ -357,7 +357,7 @@ def test_a_day_of_silver_is_sorted_by_device(spark: SparkSession, tmp_path: Path
         "concat('d', lpad(string(id % 1000), 4, '0')) AS device", "string(id) AS record_id",
         f"DATE '{OLD}' AS event_date", "false AS clock_ahead", "sha2(string(id), 256) AS message_id",
     )  # fmt: skip
-    table.save(rows.repartition(6).write.format("delta").mode("append"))
+    rows.repartition(6).write.format("delta").mode("append").save(table.url)
     upkeep = DeltaUpkeep(spark, table)
     (day,) = upkeep.days(0)
     size = day.size // 4
