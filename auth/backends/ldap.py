@@ -7,6 +7,7 @@ Most directories answer a wrong password and an unknown name with the same code 
 after a bind that cannot succeed, so that it takes the same time.
 """
 
+import contextlib
 import math
 import secrets
 import ssl
@@ -138,16 +139,13 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found | Record
                 if not self._spelled(own, values):
                     return _Found(_WRONG_PASSWORD)
             return found
-        entries = await self._find(connection, values)
-        if len(entries) > 1:
-            raise RecordError("auth.ldap.search_filter finds several entries")
-        if not entries or not self._spelled(entries[0], values):
+        entry = await self._find(connection, values)
+        if entry is None or not self._spelled(entry, values):
             # An unknown user must take as long as a wrong password.
             nobody = f"cn={secrets.token_hex(8)},{self._settings.search_base}".encode()
             if password:
                 await connection.bind(nobody, password)
             return _NOBODY
-        entry = entries[0]
         if (
             self._spelling_checks and self._settings.group_attribute is not None
         ):  # before the bind, with the searcher's rights
@@ -157,7 +155,8 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found | Record
 
     async def _probe(self, connection: DirectoryConnection) -> None:
         if self._filter is not None:
-            await self._find(connection, ("probe",) * len(self._template.names))
+            with contextlib.suppress(RecordError):  # "probe" may be several entries
+                await self._find(connection, ("probe",) * len(self._template.names))
         else:  # the directory's own entry, which all may read
             await connection.search(b"", _ANY, whole_tree=False, attributes=[_NO_ATTRIBUTES], limit=1, seconds=1)
 
@@ -247,8 +246,9 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found | Record
     def _by_name(self, values: tuple[str, ...]) -> dict[str, bytes]:
         return {name: value.encode() for name, value in zip(self._template.names, values, strict=True)}
 
-    async def _find(self, connection: DirectoryConnection, values: tuple[str, ...]) -> list[Entry]:
-        """The entries that the filter finds with these values, two at most: several are refused."""
+    async def _find(self, connection: DirectoryConnection, values: tuple[str, ...]) -> Entry | None:
+        """The entry that the filter finds with these values. Raises RecordError for several: a directory whose own
+        limit is one shows one of them."""
         assert self._filter is not None
         await self._become_searcher(connection)
         result, found = await connection.search(
@@ -259,9 +259,11 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found | Record
             limit=2,
             seconds=self._seconds,
         )
-        if result.code not in {0, _SIZE_LIMIT_EXCEEDED}:
+        if result.code == _SIZE_LIMIT_EXCEEDED or len(found) > 1:
+            raise RecordError("auth.ldap.search_filter finds several entries")
+        if result.code != 0:
             raise self._refused(result, "the search")
-        return found
+        return found[0] if found else None
 
     async def _become_searcher(self, connection: DirectoryConnection) -> None:
         """Bind as ``search_username`` unless bound so already, because a user's own rights may hide entries."""

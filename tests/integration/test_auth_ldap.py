@@ -176,10 +176,13 @@ async def test_an_entry_without_password_lets_nobody_in(either: LdapSite) -> Non
             assert isinstance(await login(authenticator, "lamp", password), Deny)
 
 
-async def test_a_filter_that_finds_several_lets_nobody_in(by_search: LdapSearchSite) -> None:
+@pytest.mark.parametrize("searcher", [slapd.SEARCHER, slapd.LIMITED])
+async def test_a_filter_that_finds_several_lets_nobody_in(by_search: LdapSearchSite, searcher: str) -> None:
+    """The first of several passed for the only one where the directory shows one entry and says that it has more."""
     await by_search.put_password("lamp")
     await by_search.put_password("plug")
-    async with by_search.running(search_filter="(|(uid=${username})(objectClass=inetOrgPerson))") as authenticator:
+    query = "(|(uid=${username})(objectClass=inetOrgPerson))"
+    async with by_search.running(search_filter=query, search_username=searcher) as authenticator:
         verdict = await login(authenticator, "lamp")
         assert isinstance(verdict, Deny)
         assert "several entries" in verdict.detail

@@ -14,12 +14,14 @@ PASSWORD = "ld-Secret-7734"
 SUFFIX = "dc=example,dc=org"
 PEOPLE = f"ou=people,{SUFFIX}"
 SEARCHER = f"cn=searcher,{SUFFIX}"
+LIMITED = f"cn=limited,{SUFFIX}"
 _MANAGER = f"cn=manager,{SUFFIX}"
 
 
 class Slapd(LoopbackServer):
-    """``SEARCHER`` with ``PASSWORD`` may search below ``PEOPLE``; users may read their own entry, nobody else's, and
-    anonymous clients nothing. The ``uid`` of "shy" cannot be read, nor anything of "mute"."""
+    """``SEARCHER`` with ``PASSWORD`` may search below ``PEOPLE``, and ``LIMITED`` sees one entry of a search; users may
+    read their own entry, nobody else's, and anonymous clients nothing. The ``uid`` of "shy" cannot be read, nor
+    anything of "mute"."""
 
     package: ClassVar[str] = "slapd"
     account: ClassVar[str | None] = "openldap"
@@ -45,9 +47,10 @@ class Slapd(LoopbackServer):
             f'database mdb\nsuffix "{SUFFIX}"\nrootdn "{_MANAGER}"\nrootpw {PASSWORD}\n'
             f"directory {self.directory}/data\nmaxsize 67108864\ndbnosync\nindex uid eq\n"
             "access to attrs=userPassword by anonymous auth by * none\n"
+            f'limits dn.exact="{LIMITED}" size.soft=1\n'
             'access to dn.regex="^uid=shy," attrs=uid by * search\n'
             'access to dn.regex="^uid=mute," attrs=entry by * search\n'
-            f'access to * by dn.exact="{SEARCHER}" read by self read by * none\n'
+            f'access to * by dn.exact="{SEARCHER}" read by dn.exact="{LIMITED}" read by self read by * none\n'
         )
         self.hand_over()
 
@@ -59,14 +62,15 @@ class Slapd(LoopbackServer):
         """The tree."""
         self.add(SUFFIX, {"objectClass": ["dcObject", "organization"], "dc": ["example"], "o": ["example"]})
         self.add(PEOPLE, {"objectClass": ["organizationalUnit"], "ou": ["people"]})
-        self.add(
-            SEARCHER,
-            {
-                "objectClass": ["organizationalRole", "simpleSecurityObject"],
-                "cn": ["searcher"],
-                "userPassword": [PASSWORD],
-            },
-        )
+        for name in (SEARCHER, LIMITED):
+            self.add(
+                name,
+                {
+                    "objectClass": ["organizationalRole", "simpleSecurityObject"],
+                    "cn": [name.partition(",")[0].removeprefix("cn=")],
+                    "userPassword": [PASSWORD],
+                },
+            )
 
     def add(self, name: str, attributes: Mapping[str, Sequence[str]]) -> None:
         """Add an entry as the directory's manager. Texts are written in base64, so they may hold anything."""
