@@ -19,7 +19,7 @@ from auth.backends.ldap_filter import FilterTemplate, compared_in_name, escape_n
 from auth.backends.ldap_messages import Entry, MalformedError, Result, element
 from auth.backends.record import RecordError, read_record
 from auth.backends.remote import RemoteAuthenticator
-from auth.backends.templates import LoginTemplate, usable
+from auth.backends.templates import LoginTemplate
 from auth.errors import BackendDownError
 from auth.model import Allow, Deny, Ignore, LoginRequest, Verdict
 from bridge.fresh_secret import fresh
@@ -100,8 +100,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found | Record
         return None if tls is None else tls_context(tls, "auth.ldap.tls")
 
     def _concerns(self, request: LoginRequest) -> bool:
-        values = self._template.values(request)
-        return all(values) and usable(values)
+        return self._template.concerns(request)
 
     async def _open(self) -> DirectoryConnection:
         """A new connection; bound as the searcher if users are searched."""

@@ -12,7 +12,7 @@ from redis.asyncio.connection import Connection
 
 from auth.backends.foreign import ForeignAuthenticator
 from auth.backends.record import FIELDS
-from auth.backends.templates import LoginTemplate, usable
+from auth.backends.templates import LoginTemplate
 from auth.errors import BackendDownError
 from auth.model import LoginRequest
 from auth.ports import PasswordHasher
@@ -45,8 +45,7 @@ class RedisAuthenticator(ForeignAuthenticator[_Connection]):
         self._settings = settings
 
     def _concerns(self, request: LoginRequest) -> bool:
-        values = self._template.values(request)
-        return all(values) and usable(values)  # a key with an empty part may be another user's
+        return self._template.concerns(request)
 
     async def _open(self) -> _Connection:
         """A new connection, logged in."""

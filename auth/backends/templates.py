@@ -4,7 +4,7 @@ from typing import Final
 
 from auth.model import LoginRequest
 from auth.names import NAME_MAX
-from config.values.auth_placeholders import Placeholder, split_placeholders
+from config.values.auth_placeholders import Placeholder, split_placeholders, tells_apart
 
 
 class LoginTemplate:
@@ -23,6 +23,11 @@ class LoginTemplate:
         """The name of the user: the first value that is not empty, a user name before others."""
         names: Final = sorted(set(self.names), key=_BY_RANK.index)
         return next((value for name in names if (value := _value(request, name))), "")
+
+    def concerns(self, request: LoginRequest) -> bool:
+        """Whether the filled text stands for this login's names and no others."""
+        values = self.values(request)
+        return tells_apart(self.literals, values) and usable(values)
 
     def filled(self, values: tuple[str, ...]) -> str:
         """The text with these values between its literals."""

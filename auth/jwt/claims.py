@@ -11,6 +11,7 @@ from auth.jwt.parsing import moment
 from auth.model import Allow, Deny, LoginRequest, Rule
 from auth.rules.acl_claim import rules_of_claim
 from config.tables.auth import AuthJwtKeySettings, AuthJwtSettings
+from config.values.auth_placeholders import tells_apart
 
 _IAT_SLACK_S = 60.0  # EMQX ignores iat; an issuer's clock may be a little fast
 _LONGEST = 1024  # characters of a name: tenant, group, attribute
@@ -138,11 +139,15 @@ def _moment(claims: Mapping[str, Any], name: str) -> float | None:
 
 
 def _filled(template: str, request: LoginRequest) -> str | None:
-    """The value that a claim must have; None if one of its placeholders has no value, so that no claim matches."""
-    values = {"clientid": request.clientid, "username": request.username}
-    if not all(values.get(name) for name in _PLACEHOLDER.findall(template)):
+    """The value that a claim must have; None if one of its placeholders has no value, or if other values would make the
+    same, so that no claim matches."""
+    known = {"clientid": request.clientid, "username": request.username}
+    pieces = _PLACEHOLDER.split(template)
+    values = [known.get(name, "") for name in pieces[1::2]]
+    if not tells_apart(pieces[::2], values):
         return None
-    return _PLACEHOLDER.sub(lambda found: values[found[1]], template)
+    pieces[1::2] = values
+    return "".join(pieces)
 
 
 def _same(claim: object, wanted: str) -> bool:

@@ -7,6 +7,7 @@ from config.relations.rules import Rule, names_apart, when
 from config.settings import Settings
 from config.tables.auth import AuthJwtKeySettings
 from config.values.addresses import is_readable_on_the_way
+from config.values.auth_placeholders import SIDE_BY_SIDE
 from config.values.jwt_secrets import SECRET_BYTES, decoded_secret
 from config.values.names import placeholders
 
@@ -100,6 +101,8 @@ def _claims(settings: Settings) -> Iterator[str]:
                     f"{say} has ${{username}}, but <auth.jwt.source>: the user name is the token itself, and no claim "
                     "can hold it; use ${clientid}."
                 )
+            elif "}${" in template:
+                yield f'{say}: "{name}": {SIDE_BY_SIDE}.'
             elif unknown:
                 yield (
                     f'{say}: "{name}" has ${{{unknown[0]}}}, which is unknown here; known are '

@@ -1,12 +1,17 @@
 """Placeholders in queries, keys and distinguished names of the `[auth]` tables: ``${username}`` and others."""
 
 import re
+from collections.abc import Sequence
 from typing import Final, Literal, get_args
 
 Placeholder = Literal["username", "clientid", "cert_common_name", "peerhost"]
 LOGIN_PLACEHOLDERS: Final[tuple[Placeholder, ...]] = get_args(Placeholder)
 _PATTERN: Final = re.compile(r"\$\{([^{}]*)\}")
 _QUOTES: Final = "'\"`"
+SIDE_BY_SIDE: Final = (
+    "it has two placeholders side by side, so that ab and c would be taken for a and bc; put a character between them "
+    "that the first never has"
+)
 
 
 def split_placeholders(text: str) -> tuple[tuple[str, ...], tuple[Placeholder, ...]]:
@@ -29,11 +34,21 @@ def split_placeholders(text: str) -> tuple[tuple[str, ...], tuple[Placeholder, .
     return tuple(literals), tuple(found)
 
 
+def tells_apart(literals: Sequence[str], values: Sequence[str]) -> bool:
+    """Whether no other values make the same text between these literals: none is empty, and none but the last has the
+    literal behind it within itself (``a:b`` and ``c`` with ":" between them are also ``a`` and ``b:c``)."""
+    return all(values) and all(
+        (value + literal).find(literal) == len(value) for value, literal in zip(values, literals[1:-1], strict=False)
+    )
+
+
 def check_template(text: str, *, sql: bool) -> None:
-    """Raise ValueError with a sentence for a text that finds no user: also without a placeholder, and in SQL for one
-    within quotes."""
+    """Raise ValueError with a sentence for a text that finds no user: also without a placeholder, with two side by
+    side, and in SQL for one within quotes."""
     if not split_placeholders(text)[1]:
         raise ValueError("it has no placeholder such as ${username}: all devices would be the same user; add one")
+    if not sql and "}${" in text:
+        raise ValueError(SIDE_BY_SIDE)
     if sql and (quoted := quoted_placeholder(text)) is not None:
         raise ValueError(
             f"it has ${{{quoted}}} within quotes: there it is text and not the value, since a placeholder becomes a "

@@ -43,12 +43,15 @@ async def test_other_keys_are_nobody(site: RedisSite) -> None:
 
 
 async def test_every_part_of_the_key_has_to_be_there(site: RedisSite) -> None:
-    await site.put_password(":lamp")
-    await site.put_password("a:lamp")
+    """And a key is of one device: of the two that could share one, the second impersonated the first."""
+    for name in (":lamp", "a:lamp", "a:b:lamp"):
+        await site.put_password(name)
     key = f"mqtt_user:{site.unique}:${{clientid}}:${{username}}"
     async with site.running(key=key) as authenticator:
         assert isinstance(await login(authenticator, "lamp", clientid=""), Ignore)
         assert isinstance(await login(authenticator, "lamp", clientid="a"), Allow)
+        assert isinstance(await login(authenticator, "b:lamp", clientid="a"), Allow)
+        assert isinstance(await login(authenticator, "lamp", clientid="a:b"), Ignore)
 
 
 async def test_a_key_may_have_any_bytes(site: RedisSite) -> None:

@@ -350,6 +350,12 @@ async def test_an_empty_placeholder_matches_nothing_not_even_the_empty(name: str
     assert isinstance(await login(token({"sub": "ab"}), surrounded, **{name: ""}), Deny)
 
 
+async def test_a_token_of_two_names_is_good_for_no_others() -> None:
+    wanted = key(claims={"sub": "${username}-${clientid}"})
+    assert isinstance(await login(token({"sub": "a-b-c"}), wanted, username="a", clientid="b-c"), Allow)
+    assert isinstance(await login(token({"sub": "a-b-c"}), wanted, username="a-b", clientid="c"), Deny)
+
+
 async def test_a_client_id_cannot_bring_a_placeholder_of_its_own() -> None:
     wanted = key(claims={"sub": "${clientid}"})
     assert isinstance(await login(token({"sub": "user-1"}), wanted, clientid="${username}"), Deny)

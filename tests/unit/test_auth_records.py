@@ -102,6 +102,17 @@ def test_a_placeholder_within_quotes_is_found(text: str, name: str | None) -> No
     assert quoted_placeholder(text) == name
 
 
+@pytest.mark.parametrize(("key", "username", "clientid", "concerns"), [
+    ("${username}:${clientid}", "a", "b:c", True), ("${username}:${clientid}", "a:b", "c", False),
+    ("${clientid}:${username}", "a:b", "c", True), ("${username}:${clientid}", "a", "", False),
+    ("${username}::${clientid}", "a", ":b", True), ("${username}::${clientid}", "a:", "b", False),
+    ("u:${username}", "a:b", "", True), ("(|(uid=${username})(mail=${username}))", "a(b", "", True),
+])  # fmt: skip
+def test_names_whose_key_may_be_anothers_are_nobody(key: str, username: str, clientid: str, *, concerns: bool) -> None:
+    request = LoginRequest(username=username, clientid=clientid)
+    assert LoginTemplate(key).concerns(request) is concerns
+
+
 def test_what_a_login_puts_into_a_template() -> None:
     request = LoginRequest(username="u", clientid="${username}", cert_common_name="cn", peerhost="10.0.0.1")
     template = LoginTemplate("${clientid}:${username}:${clientid}:${peerhost}:${cert_common_name}")

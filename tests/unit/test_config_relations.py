@@ -431,6 +431,8 @@ CONTRADICTIONS |= {
         ("auth.mysql.query", "${clientid} within quotes", "remove the quotes")),
     "a key with an unknown placeholder": Case(asked("redis", 'key = "u:${user}"'),
         ('auth.redis.key = "u:${user}"', "${user} is unknown", "${username}")),
+    "a key of two names that run together": Case(asked("redis", 'key = "u:${username}${clientid}"'),
+        ('auth.redis.key = "u:${username}${clientid}"', "side by side", "put a character between")),
     "a name with half a placeholder": Case(asked("ldap", 'bind_dn = "uid=${username"'),
         ("auth.ldap.bind_dn", "closing brace is missing")),
     "a filter for everybody": Case(asked("ldap", 'search_base = "dc=x"', 'search_filter = "(uid=lamp)"'),
