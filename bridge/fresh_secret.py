@@ -9,20 +9,22 @@ import structlog
 from config.values.secret_files import FileSecret
 
 if TYPE_CHECKING:
+    import re
+
     from pydantic import SecretStr
 
 log = structlog.get_logger("credentials")
 
 
-def fresh(secret: SecretStr, setting: str) -> str:
+def fresh(secret: SecretStr, setting: str, form: re.Pattern[str] | None = None) -> str:
     """The text of ``secret``, read again if it stands in a file. ``setting`` is its name for the log ("mqtt.password").
 
-    While the file cannot be read (it is being replaced, its volume is missing), the last text is used. Blocks for one
-    small file; never raises.
+    While the file cannot be read (it is being replaced, its volume is missing), or has a secret of another ``form``,
+    the last text is used. Blocks for one small file; never raises.
     """
     if isinstance(secret, FileSecret):
         try:
-            if secret.reread():
+            if secret.reread(form):
                 log.info("secret_file_changed", setting=setting)
         except ValueError as error:
             log.warning(

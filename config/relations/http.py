@@ -1,20 +1,17 @@
 """Relations between the settings of the HTTP port, and of secrets that open a port."""
 
-import re
 from collections.abc import Callable
 
 from config.relations.rules import Rule, value, when
 from config.settings import Settings
 from config.values.addresses import is_loopback
-
-_LENGTH = 16  # of letters and digits at random: 80 bits and more
-_VISIBLE = re.compile(r"[!-~]+")
+from config.values.secret_files import SHORTEST, VISIBLE
 
 
 def is_visible(settings: Settings, path: str) -> bool:
     """Whether a header can carry the secret at ``path``, or none is given."""
     secret = value(settings, path)
-    return secret is None or _VISIBLE.fullmatch(secret.get_secret_value()) is not None
+    return secret is None or VISIBLE.fullmatch(secret.get_secret_value()) is not None
 
 
 def guessable(path: str, host: str, has_other_proof: Callable[[Settings], bool] = lambda _: False) -> tuple[Rule, Rule]:
@@ -22,7 +19,7 @@ def guessable(path: str, host: str, has_other_proof: Callable[[Settings], bool] 
 
     def is_short(settings: Settings) -> bool:
         secret = value(settings, path)
-        return secret is not None and 0 < len(secret.get_secret_value()) < _LENGTH
+        return secret is not None and 0 < len(secret.get_secret_value()) < SHORTEST
 
     def is_alone(settings: Settings) -> bool:
         return not is_loopback(value(settings, host)) and not has_other_proof(settings)
@@ -30,18 +27,19 @@ def guessable(path: str, host: str, has_other_proof: Callable[[Settings], bool] 
     return (
         when(
             lambda settings: is_short(settings) and is_alone(settings),
-            f"<{path}> has fewer than {_LENGTH} characters, but <{host}> can be reached from other machines: it could "
+            f"<{path}> has fewer than {SHORTEST} characters, but <{host}> can be reached from other machines: it could "
             "be guessed; take a longer one, made at random.",
         ),
         when(
             lambda settings: is_short(settings) and is_loopback(value(settings, host)),
-            f"<{path}> has fewer than {_LENGTH} characters: it can be guessed; take a longer one, made at random.",
+            f"<{path}> has fewer than {SHORTEST} characters: it can be guessed; take a longer one, made at random.",
             host,
         ),
     )
 
 
 _SHORT_REFUSED, _SHORT_WARNED = guessable("http.token", "http.host")
+_SHORT_FOR_OPERATORS, _ = guessable("http.token", "auth.operator_host")
 
 REFUSED = (
     when(
@@ -50,6 +48,7 @@ REFUSED = (
         "port would stay closed; take letters and digits, or remove it.",
     ),
     _SHORT_REFUSED,
+    _SHORT_FOR_OPERATORS,
 )
 
 WARNED = (

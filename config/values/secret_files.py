@@ -1,10 +1,17 @@
 """Secrets in files, which may change while the gateway runs."""
 
+import re
 from pathlib import Path
+from typing import Final
 
 from pydantic import SecretStr
 
 _LARGEST = 65536
+SHORTEST: Final = 16  # of letters and digits at random: 80 bits and more
+VISIBLE: Final = re.compile(r"[!-~]+")
+"""A secret that a header can carry."""
+UNGUESSABLE: Final = re.compile(rf"[!-~]{{{SHORTEST},}}")
+"""One that opens a port to other machines."""
 
 
 class FileSecret(SecretStr):
@@ -23,11 +30,15 @@ class FileSecret(SecretStr):
 
     __hash__ = SecretStr.__hash__
 
-    def reread(self) -> bool:
+    def reread(self, form: re.Pattern[str] | None = None) -> bool:
         """Read the file again. Returns whether the secret has changed. Blocks for one small file.
 
-        Raises ValueError with a sentence without secret and path; then the last text stays."""
+        Raises ValueError with a sentence without secret and path, also for a secret of another ``form``; then the last
+        text stays."""
         value = read_secret(self.file)
+        if form is not None and form.fullmatch(value) is None:
+            least = f" has fewer than {SHORTEST} characters, or" if form is UNGUESSABLE else ""
+            raise ValueError(f"the secret in the file{least} has others than visible ASCII: a start would refuse it")
         changed = value != self._secret_value
         self._secret_value = value
         return changed

@@ -20,7 +20,9 @@ import structlog
 from bridge.fresh_secret import fresh
 from bridge.waiting import end_tasks
 from config.error_words import words
+from config.values.addresses import is_loopback
 from config.values.grammar import nanoseconds
+from config.values.secret_files import UNGUESSABLE, VISIBLE
 from gateway.auth_service.dialect import DENY, Dialect, UnreadableError
 from gateway.auth_service.metrics import RESULTS
 from gateway.http.connection import Connection, Exchange
@@ -94,6 +96,8 @@ class AuthServer:
         context: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self._shared_secret = settings.shared_secret
+        mutual = settings.tls is not None and settings.tls.client_ca_file is not None
+        self._secret_form: Final = VISIBLE if mutual or is_loopback(settings.host) else UNGUESSABLE
         self._secret: bytes | None = None
         self.renew_secret()
         self._decisions = decisions
@@ -161,7 +165,7 @@ class AuthServer:
     def renew_secret(self) -> None:
         """Reads a changed file of the shared secret. The former secret becomes invalid. Blocks for one file."""
         if self._shared_secret is not None:
-            self._secret = fresh(self._shared_secret, "auth.shared_secret").encode()
+            self._secret = fresh(self._shared_secret, "auth.shared_secret", self._secret_form).encode()
 
     # ---- as Site: called by connections ----
 

@@ -57,7 +57,7 @@ def test_a_database_that_goes_away_is_said_and_comes_back(tmp_path: Path) -> Non
 def test_a_shared_secret_in_a_file_is_taken_over_when_it_changes(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text(SECRET + "\n")
-    with auth_serve(tmp_path, auth='shared_secret_file = "secret"') as served:
+    with auth_serve(tmp_path, auth='host = "0.0.0.0"\nshared_secret_file = "secret"') as served:
         body = {"username": "u", "clientid": "c", "password": "p"}
 
         def status(secret: str) -> int:
@@ -67,6 +67,9 @@ def test_a_shared_secret_in_a_file_is_taken_over_when_it_changes(tmp_path: Path)
         file.write_text(SECRET[::-1])
         served.until(lambda: status(SECRET[::-1]) == 200, "the new secret is not taken over")
         assert status(SECRET) == 401
+        file.write_text("short")
+        served.wait_for("secret_file_not_read")
+        assert (status("short"), status(SECRET[::-1])) == (401, 200), "the start would have refused it"
         assert SECRET not in served.log.read_text()
 
 

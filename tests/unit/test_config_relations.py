@@ -405,6 +405,10 @@ CONTRADICTIONS |= {
         f'{OPEN_PORT}token = "hunter2"\ntls = {{ certificate_file = "c" }}',
         ("http.token (gateway.toml:3)", "fewer than 16", 'http.host = "0.0.0.0" (gateway.toml:2)', "guessed"),
     ),
+    "a short token for all machines of the access service": Case(
+        '[auth]\noperator_host = "0.0.0.0"\n[http]\ntoken = "hunter2"',
+        ("http.token (gateway.toml:4)", "fewer than 16", "auth.operator_host", "guessed"),
+    ),
 }
 DOUBTS |= {
     "a token that travels readable": Case(

@@ -98,6 +98,19 @@ def test_a_token_is_read_again_from_its_file(tmp_path: Path) -> None:
     assert judge.judge(second).status == 200
 
 
+@pytest.mark.parametrize(("host", "text", "taken"), [
+    (ANYWHERE, "short", False), ("127.0.0.1", "short", True), (ANYWHERE, "two words, and long", False),
+])  # fmt: skip
+def test_a_token_that_a_start_would_refuse_is_not_taken_from_its_file(
+    tmp_path: Path, host: str, text: str, taken: bool
+) -> None:
+    file = tmp_path / "token"
+    judge = Guard(HttpSettings(host=host, token=FileSecret(TOKEN, file)))
+    file.write_text(text)
+    assert judge.judge(Question("/status", authorization=f"Bearer {text}")).status == (200 if taken else 401)
+    assert judge.judge(Question("/status", authorization=f"Bearer {TOKEN}")).status == (401 if taken else 200)
+
+
 @pytest.mark.parametrize(
     "host",
     ["localhost", "LOCALHOST:9464", "127.0.0.1:9464", "127.8.8.8", "[::1]:9464", "localhost.:9464", "a.localhost", ""],
