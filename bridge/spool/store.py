@@ -31,6 +31,7 @@ log = structlog.get_logger("spool")
 _SEQUENCE: Final = (1 << ID_BITS) - 1
 _ROWS: Final = 64
 GIVE_UP_NS: Final = 60_000_000_000  # a batch that the disk fails to read for so long is lost
+_UNREADABLE: Final = {errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", 117)}  # of the disk, its checksums, its files
 _UNINDEXED: Final = 64  # appended batches that the index may lack while more come
 # A partition that cannot be written keeps a little of every segment alive; beyond this its batches move together.
 _SLACK_BYTES: Final = 4 * SEGMENT_BYTES
@@ -268,7 +269,7 @@ class Store:
     def _gives_up(self, row: Row, error: OSError) -> bool:
         """Whether a batch that the disk fails to read is lost: only after a minute of failing, since a disk may come
         back. Of a segment that has had its minute, every one is. An error that is not the disk's loses nothing."""
-        if error.errno != errno.EIO:
+        if error.errno not in _UNREADABLE:
             return False
         since_ns, _ = self._unread.setdefault(row.segment, (time.monotonic_ns(), row.id))
         if time.monotonic_ns() < since_ns + self.give_up_ns:
