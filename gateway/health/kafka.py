@@ -90,6 +90,8 @@ def kafka_problems(snapshot: HealthSnapshot, limits: HealthLimits) -> Iterator[P
     left = [p for p in snapshot.partitions if (p.topic, p.partition) not in blamed and p.topic not in refused]
     yield from _about_leaders(left, brokers, limits)
     yield from _about_leaderless(snapshot, brokers)
+    if snapshot.in_state_ns >= RESTART_NS:
+        yield from _about_unlisted(snapshot.partitions, brokers)
     yield from _about_quotas(snapshot)
 
 
@@ -193,6 +195,21 @@ def _about_mute(
         then = "It leads no partition of the gateway."
     text = f"Broker {broker.name} has not answered for {_seconds(broker.mute_ns)}{how}. {then}"
     yield Problem("broker-unreachable", "warning", text, _advice(broker), subject)
+
+
+def _about_unlisted(partitions: Iterable[PartitionView], brokers: Mapping[int, BrokerView]) -> Iterator[Problem]:
+    """Brokers that left the cluster before this process began: only their replicas name them."""
+    absent: dict[int, list[PartitionView]] = {}
+    for partition in partitions:
+        for number in set(partition.replicas) - brokers.keys():
+            absent.setdefault(number, []).append(partition)
+    for number, lacking in sorted(absent.items()):
+        text = (
+            f"Broker {number} has not been in the cluster since the gateway's start; no copy on it of {_names(lacking)}"
+            " is up to date."
+        )
+        check = "Start that broker, or move its replicas to another. Do not restart the gateway: that repairs nothing."
+        yield Problem("broker-unreachable", "warning", text, check, f"broker {number}")
 
 
 def _advice(broker: BrokerView) -> str:

@@ -113,6 +113,16 @@ def test_a_frozen_broker_whose_partitions_have_moved_is_a_warning() -> None:
     assert broker_health(brokers[1], LIMITS) == "unreachable"
 
 
+def test_a_broker_that_left_before_the_start_is_known_by_its_replicas() -> None:
+    """The metric showed it as down, and the page was green."""
+    left = tuple(replace(p, leader=1, in_sync=(1, 2)) for p in PARTITIONS[:2])
+    snapshot = replace(WELL, brokers=BROKERS[:2], partitions=left, in_state_ns=60 * S)
+    problem = the_one(snapshot)
+    assert (problem.id, problem.severity, problem.subject) == ("broker-unreachable", "warning", "broker 3")
+    assert "orders/0, orders/1" in problem.text
+    assert not problems(replace(snapshot, in_state_ns=59 * S), LIMITS), "it may be restarting"
+
+
 def test_partitions_without_leader_are_named_with_the_brokers_that_are_away() -> None:
     topics = (TopicView("orders", 6, leaderless=(1, 4)),)
     partitions = tuple(partition(p.partition, None, 2) if p.leader == 2 else p for p in PARTITIONS)
