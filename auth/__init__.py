@@ -20,6 +20,7 @@ What has bitten elsewhere and must stay true:
     store/         the access service's own database of users, rules, bans and tenants, and the files it is filled from
     errors.py      what can go wrong here
     hashing.py     checks and makes password hashes without holding up the event loop
+    members.py     members of JSON objects: no name stands twice
     model.py       what a login and an access are asked about, who a device then is, and what the answers are
     moments.py     moments as people write them: ``2027-01-31``, ``2027-01-31T12:00:00+01:00``, ``30d`` from now
     names.py       names that strangers chose: fit for logs, the longest that is looked up (``NAME_MAX``), and as

@@ -13,6 +13,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from auth.members import unique
+
 LONGEST = 64 << 10  # characters; MQTT has no room for a longer password
 _LONGEST_HEADER = 4 << 10
 _LONGEST_KEY_ID = 256
@@ -114,13 +116,6 @@ def _refuse_depth(text: str) -> None:
             depth -= 1
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise ValueError("it holds a member twice")
-    return made
-
-
 def _refuse_constant(_name: str) -> NoReturn:
     raise ValueError("it holds a number that is none")
 
@@ -139,5 +134,5 @@ def _float(text: str) -> float:
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_int=_integer, parse_float=_float
+    object_pairs_hook=unique, parse_constant=_refuse_constant, parse_int=_integer, parse_float=_float
 )

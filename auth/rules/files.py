@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, cast
 
 from auth.errors import ImportFormatError, RuleFormatError
+from auth.members import unique
 from auth.model import EVERYBODY, Condition, Rule, SubjectKind, Who
 from auth.rules.acl_claim import CONDITION_KEYS, rules_of_entry
 from auth.rules.conditions import condition_problem
@@ -67,7 +68,7 @@ def write_rules(rules: Iterable[Rule]) -> str:
 def read_rules(text: str) -> list[Rule]:
     """The rules of a file in either form. Raises ImportFormatError, which names the entry."""
     try:
-        content = json.loads(text, object_pairs_hook=_once)
+        content = json.loads(text, object_pairs_hook=unique)
     except ValueError as error:
         raise ImportFormatError(f"this is no JSON: {error}") from None
     except RecursionError:
@@ -81,15 +82,6 @@ def read_rules(text: str) -> list[Rule]:
         if problem:
             raise ImportFormatError(f"{rule.source}: {problem}")
     return rules
-
-
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """The members of a JSON object. Raises ValueError for two of one name: the first would be lost, perhaps a
-    denial's topic."""
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise ValueError("a member is there twice")
-    return made
 
 
 def _rules(content: object) -> Iterator[Rule]:

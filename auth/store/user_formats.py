@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from auth.errors import ImportFormatError
+from auth.members import TwiceError, unique
 from auth.model import Tenant
 from auth.passwords import DEVICE_KEY_BYTES, device_key_id
 from auth.store.records import IdentityKind, User
@@ -97,7 +98,7 @@ class _Reader:
 
     def json_array(self, text: str) -> None:
         """Read a JSON list of users, one after the other, for the line of each. Raises ImportFormatError."""
-        decoder = json.JSONDecoder(object_pairs_hook=_object)
+        decoder = json.JSONDecoder(object_pairs_hook=unique)
         position, line, ended = text.index("[") + 1, text.count("\n", 0, text.index("[")) + 1, False
         first = True
         while not ended:
@@ -120,7 +121,7 @@ class _Reader:
 
     def json_lines(self, text: str) -> None:
         """Read an export, or users, with a JSON object in each line. Raises ImportFormatError."""
-        decoder = json.JSONDecoder(object_pairs_hook=_object)
+        decoder = json.JSONDecoder(object_pairs_hook=unique)
         for number, line in enumerate(text.split("\n"), start=1):
             stripped = line.strip()
             if not stripped:
@@ -142,8 +143,8 @@ class _Reader:
         except json.JSONDecodeError as error:
             at = line + text.count("\n", start, error.pos)
             raise self._error(at, "", f"this is no JSON: {error.msg}") from None
-        except _TwiceError as error:
-            raise self._error(line, str(error), "it is there twice") from None
+        except TwiceError as error:
+            raise self._error(line, error.name, "it is there twice") from None
         except (ValueError, RecursionError):
             raise self._error(
                 line, "", "this is no JSON that can be read: nested too deep, or a number too long"
@@ -196,20 +197,6 @@ class _Reader:
     def _error(self, line: int, column: str, sentence: str) -> ImportFormatError:
         where = f"{self._source}, line {line}" + (f", column {column[:64]}" if column else "")
         return ImportFormatError(f"{where}: {sentence}.")
-
-
-class _TwiceError(ValueError):
-    """An object has a field twice; str() is the field's name."""
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON; _TwiceError for a name that is there twice."""
-    made: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in made:
-            raise _TwiceError(name[:64])
-        made[name] = value
-    return made
 
 
 def _skip_space(text: str, position: int) -> int:

@@ -63,7 +63,7 @@ def test_a_list_is_put_in_the_order_in_which_emqx_asks(page: bool) -> None:
 @pytest.mark.parametrize(("content", "fault"), [
     ("{", "this is no JSON"),
     ("[" * 100_000, "nested too deep"),
-    ('{"rules": [{"permission": "deny", "topic": "a", "topic": "b"}]}', "a member is there twice"),
+    ('{"rules": [{"permission": "deny", "topic": "a", "topic": "b"}]}', "it holds a member twice"),
     ("5", "a file of rules is"),
     ("{}", "a file of rules is"),
     ("[[]]", "a file of rules is"),
