@@ -246,6 +246,15 @@ async def test_show_puts_parts_together_and_tells_text_from_bytes(desk: Desk) ->
     assert "1b 5b 32 4a 0a" in text
 
 
+async def test_tail_shows_what_has_lost_a_part(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    await desk.write(letter("devices/1", b"x" * 700_000))
+    (one,) = await desk.listed()
+    partition, offset = one["place"].rpartition("/")[2].split(":")
+    command = ["tail", "--dead-letters", "--no-follow", "--from", f"{partition}:{int(offset) + 1}"]
+    await asyncio.to_thread(main, [*command, "--config", str(desk.file)])
+    assert " B (2/3)  " in capsys.readouterr().out
+
+
 async def test_what_is_not_there_is_said_with_its_own_status(desk: Desk) -> None:
     await desk.write(letter("devices/1", b"x"))
     for place, words in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from bridge.dead_letters.reading import Assembler, DeadLetter, LoggedRecord
@@ -149,10 +150,9 @@ async def _tail(arguments: argparse.Namespace, settings: Settings, topics: tuple
         starts = await _starts(arguments, reader, ends, topics)
         letters = _Letters(dead_letters=arguments.dead_letters)
 
-        def show(record: LoggedRecord) -> bool:
-            """Show a record; whether it was the last one."""
+        def show(letter: DeadLetter | None) -> bool:
+            """Show a record, if it is one; whether it was the last one."""
             nonlocal shown
-            letter = letters.take(record)
             if letter is None or not wanted.takes(letter):
                 return False
             at = (letter.place.topic, letter.place.partition)
@@ -166,15 +166,19 @@ async def _tail(arguments: argparse.Namespace, settings: Settings, topics: tuple
 
         if arguments.no_follow:
             async for record in reader.read(starts, {at: ends[at] for at in starts}):
-                if show(record):
+                if show(letters.take(record)):
                     break
+            else:
+                for letter in letters.rest():
+                    if show(letter):
+                        break
             if not shown:
                 mention("no present record is shown; --from beginning reads all")
             return ExitStatus.OK
         silence = _Silence()
         async for records in reader.follow(starts):
             for record in records:
-                if show(record):
+                if show(letters.take(record)):
                     return ExitStatus.OK
             silence.look(reader.unread())
     return ExitStatus.OK
@@ -293,3 +297,7 @@ class _Letters:
         if self._assembler is None:
             return as_letter(record)
         return None if self._marks.take(record) else self._assembler.take(record)
+
+    def rest(self) -> Iterable[DeadLetter]:
+        """At the end: dead letters without all parts."""
+        return () if self._assembler is None else self._assembler.rest()

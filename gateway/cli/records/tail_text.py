@@ -30,12 +30,13 @@ class LinePrinter:
         earlier records."""
         at, at_time = letter.place, moment_ms(letter.timestamp_ms)
         place = f"{at.topic}/{at.partition}:{at.offset}" if self._topics else f"{at.partition}:{at.offset}"
+        parts = "" if letter.complete else f" ({len(letter.places)}/{letter.parts})"
         cells = [
             at_time.partition("T")[2].rstrip("Z") or at_time,
             self._pad("place", place, 60),
             self._pad("topic", shown(letter.mqtt_topic or "-"), _TOPIC_CELLS),
             self._pad("device", shown(letter.device or _key(letter)), _DEVICE_CELLS),
-            self._pad("size", f"{letter.size} B", 12, right=True),
+            self._pad("size", f"{letter.size} B{parts}", 18, right=True),
             self._pad("latency", "-" if latency_ms is None else f"{latency_ms} ms", 12, right=True),
         ]
         if letter.reason:
@@ -108,6 +109,7 @@ def as_json_line(letter: DeadLetter, latency_ms: int | None) -> str:
             for name, value in letter.said.items()
             if name != wire.GATEWAY_ID
         }
+        document["complete"] = letter.complete
     try:
         return _dumped(document)
     except ValueError:  # a number of more digits than Python writes, or none that JSON has, such as 1e999
