@@ -103,9 +103,11 @@ class SendCounts:
         self._metrics.kafka_send_failures.child(topic, reason, retriable).value += 1
         if isinstance(error, PoisonedError):
             # Where Kafka names no record, a larger batch is split until the record is alone.
-            count = len(error.records) or int(batch.count == 1)
-            if count and not batch.slot.dead_letter:
-                self.chains.given_up(batch.slot.route, RecordMetadata(topic, partition, -1, count), error)
+            count, slot = len(error.records) or int(batch.count == 1), batch.slot
+            # One that waits in the spool for its stopped route is sent, and refused, again.
+            waits = batch.is_being_written or slot.accumulator.dead_letters.withholds(slot.route)
+            if count and not slot.dead_letter and not waits:
+                self.chains.given_up(slot.route, RecordMetadata(topic, partition, -1, count), error)
         else:
             self._metrics.kafka_retries.child().value += 1
             if isinstance(error, TimestampError) and not batch.is_restamped:

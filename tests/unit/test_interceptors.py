@@ -3,6 +3,7 @@
 import ast
 import inspect
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from bridge import interceptors, message
 from bridge import record as record_module
-from bridge.errors import BridgeError
+from bridge.errors import BridgeError, PoisonedError
 from bridge.interceptors import (
     INTERCEPTOR_ERROR,
     OTHER_REASON,
@@ -25,8 +26,12 @@ from bridge.interceptors import (
     RecordMetadata,
     Stage,
 )
+from bridge.ledger_topic.intervals import LedgerIntervals
 from bridge.message import MessageView
 from bridge.record import NotJsonError, Record, dump_json
+from config.settings import Settings
+from gateway.base.metrics import Metrics
+from gateway.components.send_counts import SendCounts
 from tests.kinds import is_a
 
 METADATA = RecordMetadata("t", 0, 17, 3)
@@ -201,6 +206,19 @@ class Shaped:
 
     def on_send(self, record: Record) -> Record:
         return record
+
+
+@pytest.mark.parametrize(("waits", "written"), [(False, False), (True, False), (False, True)])
+def test_a_refused_record_that_is_sent_again_is_not_given_up(waits: bool, written: bool) -> None:
+    """Of a stopped route: its listeners were told at each attempt."""
+    listener, error = Listener(), PoisonedError("no")
+    chains = Chains({"r": Chain("r", [stage(listener)])})
+    letters = SimpleNamespace(withholds=lambda _route: waits)
+    slot = SimpleNamespace(route="r", topic="t", dead_letter=False, accumulator=SimpleNamespace(dead_letters=letters))
+    batch: Any = SimpleNamespace(slot=slot, count=1, messages=1, is_being_written=written)
+    counts = SendCounts(Metrics(Settings()), chains, LedgerIntervals(), lambda _: [], lambda *_: None)
+    counts.batch_failed(batch, 0, error)
+    assert listener.heard == ([] if waits or written else [(RecordMetadata("t", 0, -1, 1), error)])
 
 
 @pytest.mark.parametrize("raised", [RuntimeError("no"), SystemExit(1)])
