@@ -68,7 +68,7 @@ class AuthServerSettings(PasswordHashSettings):
     """Open connections; further queries wait."""
 
     timeout: BackendTimeout = duration("1s")
-    """Longest wait for an answer, connecting included. After it the backend counts as down (`auth.backend_down`)."""
+    """Longest wait for an answer, connecting included. Then the backend counts as down (`auth.backend_down`)."""
 
 
 class AuthSqlSettings(AuthServerSettings):
@@ -113,9 +113,9 @@ class AuthRedisSettings(AuthServerSettings):
     """User of the gateway (Redis 6 and later), with the right to HMGET on the keys. Unset: the default user."""
 
     key: Name = "mqtt_user:${username}"
-    """Key of the hash of a user, with the fields `password_hash`, `salt`, `is_superuser`, `tenant`, `groups`,
-    `attributes`. Placeholders: `${username}`, `${clientid}`, `${cert_common_name}`, `${peerhost}`. The default is
-    EMQX's layout."""
+    """Key of a user's hash, with the fields `password_hash`, `salt`, `is_superuser`, `tenant`, `groups`, `attributes`.
+    The default is EMQX's. Placeholders: `${username}`, `${clientid}`, `${cert_common_name}`, `${peerhost}`. A value
+    that holds the text between it and the next finds nobody."""
 
 
 class AuthLdapSettings(Table):
@@ -127,22 +127,22 @@ class AuthLdapSettings(Table):
 
     bind_dn: Name = "uid=${username},ou=people,dc=example,dc=org"
     """Name to bind as with the device's password; the bind is the check. Placeholders as in `auth.redis.key`, escaped.
-    `search_base` replaces it. An unknown user is refused, and later entries of `auth.chain` are not asked: directories
+    `search_base` replaces it. Unknown users are refused, and later entries of `auth.chain` are not asked: directories
     answer the same to a wrong password."""
 
     search_base: str | None = None
-    """Where to search for the entry to bind as: if its name does not follow from the user's, or if later entries of
+    """Where to search for the entry to bind as, if its name does not follow from the user's, or later entries of
     `auth.chain` shall be asked about unknown users."""
 
     search_filter: Name = "(&(objectClass=*)(uid=${username}))"
-    """Filter for the entry below `search_base`; placeholders as in `bind_dn`. If it finds several entries, the login is
-    refused."""
+    """Filter for the entry below `search_base`; placeholders as in `bind_dn`. The login is refused if it finds
+    several."""
 
     exact_names: bool = True
     """Whether user name or client id must equal the attribute exactly (`uid=${username}`). Directories take `DEV1` or
     `dev1` with a space for `dev1`; rules compare exactly. `false` lets other spellings in, without the rules for
-    `dev1`. Bans and lock-outs apply to all spellings. `search_username`, or the user itself (`bind_dn`), must be able
-    to read it."""
+    `dev1`. Bans and lock-outs apply to all spellings. `search_username`, or the user itself (`bind_dn`), needs to
+    read it."""
 
     search_username: str | None = None
     """Name to search as, with the right to read entries. Unset: anonymous, which many directories refuse."""
@@ -151,7 +151,7 @@ class AuthLdapSettings(Table):
     """Password of `search_username`. Unset: none."""
 
     group_attribute: str | None = None
-    """Attribute of the entry with the user's groups (`memberOf`: the first part of each name). Unset: none are read."""
+    """Attribute with the user's groups (`memberOf`: the first part of each name). Unset: none are read."""
 
     superuser_group: str | None = None
     """Group of superusers, to whom EMQX allows everything. Unset: nobody."""
@@ -160,7 +160,7 @@ class AuthLdapSettings(Table):
     """Binds at a time, one connection each; further logins wait."""
 
     timeout: BackendTimeout = duration("1s")
-    """Longest wait for an answer, connecting included. After it the backend counts as down (`auth.backend_down`)."""
+    """Longest wait for an answer, connecting included. Then the backend counts as down (`auth.backend_down`)."""
 
 
 class AuthJwtKeySettings(Table):
