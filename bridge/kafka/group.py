@@ -76,6 +76,7 @@ REBALANCE_S: Final = 15.0  # for each member to join again; above REVOKED_S
 REVOKED_S: Final = 6.0  # for the listener, which promised 5
 HEARTBEAT_S: Final = 1.0  # also how soon a member notices a rebalance
 READ_S: Final = 60.0  # a member whose ``read`` was not called for so long sends no more heartbeats
+TROUBLE_S: Final = 15.0  # without an error for so long all partitions can be read
 FETCH_WAIT_MS: Final = 200  # a partition that was paused or assigned waits for the broker's answer to the last fetch
 _JOINS: Final = "joins"  # their own connection: a broker answers JoinGroup late, and until then nothing else on it
 
@@ -128,6 +129,8 @@ class GroupMember:
         self._changed = asyncio.Event()  # there is something to read, or an error
         self._committing = asyncio.Lock()  # an earlier commit, tried again, must not follow a later one
         self._expiry: asyncio.TimerHandle | None = None  # calls ``_lose`` when the session ends
+        self.trouble = ""  # why some partition cannot be read, as a sentence
+        self._trouble_s = 0.0  # when that was last seen
         self._read_s = 0.0  # when ``read`` was last called, by the loop's clock
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = asyncio.Lock()  # a stop during another one waits for it
@@ -201,6 +204,8 @@ class GroupMember:
 
         Raises RefusedError when the group cannot go on without an operator."""
         self._read_s = asyncio.get_running_loop().time()
+        if self._read_s > self._trouble_s + TROUBLE_S:
+            self.trouble = ""
         for at in self._positions:  # also behind ends of transactions and what was taken back, which are never returned
             state = self._consumer._subscription.subscription.assignment.state_value(at)
             if state.has_valid_position:
@@ -220,8 +225,12 @@ class GroupMember:
         except kafka_errors.KafkaError as error:
             if isinstance(error, REFUSED):
                 raise read_failure(error, ", ".join(self._topics)) from error
+            self.trouble = str(read_failure(error, ", ".join(self._topics)))
+            self._trouble_s = self._read_s
             self._note(words(error))
+            self._seek()  # aiokafka drops what it had gathered of all partitions when it meets a damaged batch of one
             await asyncio.sleep(RETRY_S)
+            batches = await self._read_each()
         if self._error is not None:
             raise self._error
         if assignments != self._assignments:
@@ -233,6 +242,16 @@ class GroupMember:
             if at in self._positions:
                 self._positions[at] = records[-1].offset + 1
                 found += [logged(record) for record in records]
+        return found
+
+    async def _read_each(self) -> Mapping[TopicPartition, list[Any]]:
+        """What has been fetched of each partition, but for those that cannot be read."""
+        found: dict[TopicPartition, list[Any]] = {}
+        for at in list(self._positions):
+            try:
+                found |= await self._consumer.getmany(at, timeout_ms=0, max_records=POLL_RECORDS)
+            except kafka_errors.KafkaError:
+                self._seek(at)
         return found
 
     def pause(self, partitions: Collection[Partition]) -> None:
@@ -275,10 +294,12 @@ class GroupMember:
         self.pause(self._paused)
         self._changed.set()
 
-    def _seek(self) -> None:
-        """Fetch from ``_positions`` on. The fetcher looks for first records, by leader: one that is missing holds up
-        no other partition."""
+    def _seek(self, only: TopicPartition | None = None) -> None:
+        """Fetch from ``_positions`` on, of one partition or all. The fetcher looks for first records, by leader: one
+        that is missing holds up no other partition."""
         for at, offset in self._positions.items():
+            if only is not None and at != only:
+                continue
             if offset is None:
                 self._consumer._fetcher.request_offset_reset([at], OffsetResetStrategy.EARLIEST)
             else:

@@ -351,9 +351,12 @@ class CommandRunner:
             await asyncio.sleep(_GROWN_S)
 
     async def _looking_for_leaders(self) -> None:
-        """Tell which partitions of commands are not read. A change of leaders is over by the second look."""
+        """Tell which partitions of commands are not read, and why. A change of leaders is over by the second look."""
         while True:
             await asyncio.sleep(_GROWN_S)
+            self.view.errors.pop("commands", None)
+            if self._group is not None and self._group.trouble:
+                self.view.errors["commands"] = f"{self._group.trouble} Other partitions are read."
             before, self._leaderless = self._leaderless, [] if self._group is None else self._group.leaderless()
             self._note_leaderless("some partitions", [one for one in self._leaderless if one in before])
 

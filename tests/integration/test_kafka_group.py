@@ -19,6 +19,7 @@ from bridge.dead_letters.reading import LoggedRecord
 from bridge.errors import RefusedError, UnreachableError
 from bridge.kafka import group as group_module
 from bridge.kafka.feed import StatusTail, TopicFeed
+from bridge.kafka.fetched import _Batch
 from bridge.kafka.group import GroupMember
 from bridge.kafka.group_admin import delete_group, remove_members
 from config.settings import KafkaSettings
@@ -382,6 +383,24 @@ def renamed(batch: bytes, codec: int) -> bytearray:
     struct.pack_into(">i", head, 8, len(head) + len(records) - 12)
     struct.pack_into(">I", head, 17, calc_crc32c(bytes(head[21:]) + records))
     return head + records
+
+
+async def test_a_damaged_batch_is_told_and_loses_nothing_of_other_partitions(
+    backend: KafkaGroupBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What had been fetched of them with it was passed over, and not said to be missing."""
+    monkeypatch.setattr(_Batch, "validate_crc", lambda batch: b"damaged" not in bytes(batch._data), raising=False)
+    topic = await backend.topic(partitions=2)
+    await backend.put(topic, 0, b"0")
+    await backend.put(topic, 1, b"damaged")
+    member = Member(backend, "one", topic)
+    async with running(member):
+        for number in (1, 2):
+            await backend.put(topic, 0, b"%d" % number)
+            await until(lambda number=number: len(member.values(topic, 0)) > number, "the other partition is read")
+        assert member.values(topic, 0) == [b"0", b"1", b"2"]
+        assert "Invalid CRC" in member.group.trouble  # type: ignore[attr-defined]
+        assert not member.values(topic, 1)
 
 
 async def test_a_header_whose_name_is_no_utf_8_keeps_nothing_from_being_read(backend: KafkaGroupBackend) -> None:

@@ -275,14 +275,18 @@ async def test_an_earlier_moment_is_not_replaced_by_a_later_one() -> None:
 @manual_time
 async def test_partitions_that_stay_without_a_leader_are_told() -> None:
     runner, leaderless = make_command_runner(lambda: None), [PARTITION]
-    runner._group = SimpleNamespace(leaderless=lambda: leaderless)  # type: ignore[assignment]
+    runner._group = group = SimpleNamespace(leaderless=lambda: leaderless, trouble="")  # type: ignore[assignment]
     looking = asyncio.create_task(runner._looking_for_leaders())
     await asyncio.sleep(6)
     assert not list(runner.view.problems()), "a change of leaders is short"
     await asyncio.sleep(5)
     (problem,) = runner.view.problems()
     assert "some partitions cannot be read. Kafka has no leader for commands/0." in problem.text
-    leaderless = []
+    leaderless, group.trouble = [], "Kafka did not answer about commands: Invalid CRC."
+    await asyncio.sleep(5)
+    (problem,) = runner.view.problems()
+    assert "commands cannot be read. Kafka did not answer about commands: Invalid CRC." in problem.text
+    group.trouble = ""
     await asyncio.sleep(5)
     assert not list(runner.view.problems())
     await end_tasks(looking)
