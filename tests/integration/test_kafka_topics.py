@@ -98,8 +98,6 @@ async def test_a_missing_topic_that_is_not_declared_has_the_defaults_of_settings
 async def test_replication_is_the_broker_s_default_unless_told(
     make_kafka: Callable[..., SecuredKafka], unique: str, free_ports: Callable[[int], list[int]]
 ) -> None:
-    from tests.brokers.kafka_backend import KafkaBackend
-
     cluster = make_kafka(2, sasl=True, settings={"default.replication.factor": "2"})
     backend = KafkaBackend(cluster, unique, free_ports(1)[0])
     await ensure(backend, f"{unique}-broker", create=True)

@@ -6,6 +6,7 @@ short forms, and every one must arrive whole, once and acknowledged.
 
 import asyncio
 import contextlib
+import re
 import socket
 import ssl
 import time
@@ -237,23 +238,16 @@ async def test_verification_can_be_switched_off(unique: str, mosquitto: Mosquitt
         await carry(path, made, mosquitto.port, unique)
 
 
-@pytest.mark.parametrize("scheme", ["mqtt", "ws"])
-async def test_a_plain_connection_to_a_tls_port_is_explained(scheme: str, unique: str, mosquitto: Mosquitto) -> None:
-    number = mosquitto.tls_port if scheme == "mqtt" else mosquitto.wss_port
-    text = await problem(unique, addresses=[f"{scheme}://127.0.0.1:{number}"])
-    assert "listener" in text
-
-
-@pytest.mark.parametrize("scheme", ["mqtts", "wss"])
-async def test_tls_to_a_plain_port_is_explained(scheme: str, unique: str, mosquitto: Mosquitto) -> None:
-    number = mosquitto.port if scheme == "mqtts" else mosquitto.websocket_port
-    text = await problem(unique, addresses=[f"{scheme}://127.0.0.1:{number}"])
-    assert "TLS" in text or f"listener for {scheme}" in text
-
-
-async def test_a_websocket_to_a_plain_mqtt_port_is_explained(unique: str, mosquitto: Mosquitto) -> None:
-    text = await problem(unique, addresses=[f"ws://127.0.0.1:{mosquitto.port}"])
-    assert "mqtt.websocket_path (/mqtt)" in text
+@pytest.mark.parametrize(("scheme", "port", "words"), [
+    ("mqtt", "tls_port", "listener"), ("ws", "wss_port", "listener"),
+    ("mqtts", "port", "TLS|listener for mqtts"), ("wss", "websocket_port", "TLS|listener for wss"),
+    ("ws", "port", r"mqtt\.websocket_path \(/mqtt\)"),
+])  # fmt: skip
+async def test_a_port_for_another_transport_is_explained(
+    scheme: str, port: str, words: str, unique: str, mosquitto: Mosquitto
+) -> None:
+    text = await problem(unique, addresses=[f"{scheme}://127.0.0.1:{getattr(mosquitto, port)}"])
+    assert re.search(words, text), text
 
 
 async def test_a_wrong_websocket_path_is_explained(unique: str, hivemq: SecuredMqtt) -> None:
