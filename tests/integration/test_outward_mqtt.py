@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from bridge.certificate import validity
 from config.values.secret_files import FileSecret
 from gateway.base.lifecycle import StopVerb
 from gateway.mqtt import renewal
@@ -333,17 +332,6 @@ def authority(tmp_path: Path) -> Iterator[Authority]:
 
 def serials(broker: ScriptedBroker) -> set[str]:
     return {link.transport.get_extra_info("peercert")["serialNumber"] for link in broker.links}
-
-
-async def test_the_end_of_the_brokers_certificate_is_known(authority: Authority) -> None:
-    server = authority.issue("broker", left=dt.timedelta(days=3))
-    async with (
-        ScriptedBroker(tls=server.server_context()) as broker,
-        running(broker, scheme="mqtts", tls={"ca_file": authority.ca_file}) as (_, (session,)),
-    ):
-        assert session.server_certificate == validity(server.certificate)
-    async with ScriptedBroker() as plain, running(plain) as (_, (session,)):
-        assert session.server_certificate is None
 
 
 async def test_a_broker_that_takes_the_login_back_at_once_stops_no_session(authority: Authority) -> None:

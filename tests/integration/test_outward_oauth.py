@@ -14,7 +14,6 @@ from pydantic import SecretStr
 
 from auth.errors import CredentialError
 from auth.outward.tokens import OAuthTokens
-from bridge.ports import Credential
 from config.errors import ConfigError, GatewayError
 from config.settings import OAuthSettings, TlsSettings
 from config.values.secret_files import FileSecret
@@ -134,28 +133,6 @@ async def test_tls_files_that_cannot_be_used_end_the_start(clock: Clock, tmp_pat
     )
     with pytest.raises(ConfigError, match=r"mqtt\.token\.oauth\.tls\.ca_file"):
         await OAuthTokens(wanted, "mqtt.token.oauth", monotonic_ns=clock).start()
-
-
-async def test_tokens_are_renewed_before_they_end_in_real_time(provider: IdentityProvider) -> None:
-    """Four seconds of life, three of use: whoever asks never holds one that has ended."""
-    provider.lifetime_s = 4
-    source = OAuthTokens(settings(provider), "mqtt.token.oauth")
-    told: list[Credential] = []
-    source.watch(told.append)
-    await source.start()
-    try:
-
-        async def renewed() -> bool:
-            credential = await source.current()
-            assert credential.expires_at_ns is not None
-            assert credential.expires_at_ns > time.monotonic_ns()
-            return len(told) >= 2
-
-        await until(renewed, "two renewals")
-    finally:
-        await source.close()
-    assert [one.token for one in told[:2]] == provider.issued[1:3]
-    assert [one.number for one in told[:2]] == [2, 3]
 
 
 async def test_while_the_provider_is_down_the_old_token_is_shown_and_then_none(
