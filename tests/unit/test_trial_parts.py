@@ -358,19 +358,11 @@ def test_sessions_with_filters_of_their_own_get_one_each() -> None:
     assert {topic.split("/")[2] for topic in plan.mqtt_topics(mqtt)} == {"0", "1", "2"}
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    ["", "--mqtt mqtt://x"]
-    + [
-        f"--mqtt mqtt://x --kafka x:1 {more}"
-        for more in ("-n 5000000 --size 1000000", "--prefix a/#", "--prefix $SYS", "--publisher-username x")
-    ],
-)
+@pytest.mark.parametrize("arguments", [
+    "", "--mqtt mqtt://x", "-n 0", "--size 31", "--qos 3", "--timeout nan", "-n 1.5",
+    *(f"--mqtt mqtt://x --kafka x:1 {more}"
+      for more in ("-n 5000000 --size 1000000", "--prefix a/#", "--prefix $SYS", "--publisher-username x")),
+])  # fmt: skip
 def test_arguments_that_cannot_be(cli: Cli, arguments: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    cli("trial", *arguments.split(), status=ExitStatus.USAGE)
-
-
-@pytest.mark.parametrize("arguments", ["-n 0", "--size 31", "--qos 3", "--timeout nan", "-n 1.5"])
-def test_silly_sizes_are_refused(cli: Cli, arguments: str) -> None:
     cli("trial", *arguments.split(), status=ExitStatus.USAGE)
