@@ -277,33 +277,6 @@ async def test_records_deleted_before_they_were_read_are_counted(
     assert (one["lost"], one["lag"], one["state"]) == (7, 8, "lost records")
 
 
-async def test_a_running_gateway_sees_who_stopped(
-    kafka: KafkaCluster, make_topic: MakeTopic, consume: Any, unique: str
-) -> None:
-    from gateway.admin.watch import GroupWatch
-    from gateway.base.metrics import Metrics
-
-    topic = await make_topic()
-    produce(kafka, topic, 5)
-    took(consume(unique, topic), 5)
-    settings = settings_of(kafka.bootstrap, admin={"watch_groups": [unique], "watch_lag": "1s"})
-    metrics = Metrics(settings)
-    watch = GroupWatch(settings, metrics)
-    try:
-        await watch.look()
-        assert metrics.consumer_lag_records.read() == {(unique, topic, "0"): 0}
-        produce(kafka, topic, 3)
-        deadline = time.monotonic() + SECONDS
-        while not (problems := list(watch.problems())):
-            assert time.monotonic() < deadline, watch.facts()
-            await watch.look()
-        assert metrics.consumer_lag_records.read() == {(unique, topic, "0"): 3}
-    finally:
-        await watch.stop(0)
-    assert f"3 records of topic {topic} wait for group {unique}" in problems[0].text
-    assert problems[0].text.endswith("member reader commits nothing.")
-
-
 async def test_a_share_group_is_described_by_its_own_tool(
     kafka: KafkaCluster, make_topic: MakeTopic, consume: Any, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
