@@ -287,9 +287,8 @@ async def test_over_tls_the_authority_named_is_asked_for(clock: Clock, tmp_path:
             await eventually(authenticator, provider.sign(), Allow)
 
 
-async def test_a_client_certificate_may_be_shown_and_replaced(clock: Clock, tmp_path: Path) -> None:
+async def test_a_client_certificate_may_be_shown_and_replaced(clock: Clock, authority: Authority) -> None:
     """Its files are read for every fetch, so a renewed one needs no restart."""
-    authority = Authority(tmp_path)
     shown = authority.issue("gateway")
     with IdentityProvider(certificate=authority.issue("server"), client_ca=authority.ca_file) as provider:
         tls = TlsSettings(ca_file=authority.ca_file, certificate_file=shown.certificate, key_file=shown.key)

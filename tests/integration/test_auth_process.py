@@ -73,8 +73,7 @@ def test_a_shared_secret_in_a_file_is_taken_over_when_it_changes(tmp_path: Path)
         assert SECRET not in served.log.read_text()
 
 
-def test_a_certificate_is_taken_over_when_it_changes(tmp_path: Path) -> None:
-    authority = Authority(tmp_path / "pki")
+def test_a_certificate_is_taken_over_when_it_changes(tmp_path: Path, authority: Authority) -> None:
     issued = authority.issue("service")
     auth = f'[auth.tls]\ncertificate_file = "{issued.certificate}"\nkey_file = "{issued.key}"'
     with auth_serve(tmp_path, auth=auth) as served:

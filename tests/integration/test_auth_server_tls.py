@@ -27,11 +27,6 @@ def log() -> Iterator[list[dict[str, Any]]]:
         yield lines
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path / "pki")
-
-
 def server_tls(authority: Authority, **more: Any) -> ServerTlsSettings:
     issued = authority.issue("service")
     return ServerTlsSettings(certificate_file=issued.certificate, key_file=issued.key, **more)

@@ -90,8 +90,9 @@ def test_every_transport_and_a_listener_that_wants_certificates_are_well(
     (dt.timedelta(days=5), Severity.WARN, "expires in 5.0 days"),
     (dt.timedelta(days=100), Severity.OK, "good for 100 more days"),
 ])  # fmt: skip
-def test_a_certificate_s_days_are_told(tmp_path: Path, left: dt.timedelta, severity: Severity, says: str) -> None:
-    authority = Authority(tmp_path / "authority")
+def test_a_certificate_s_days_are_told(
+    authority: Authority, tmp_path: Path, left: dt.timedelta, severity: Severity, says: str
+) -> None:
     with tls_port(authority, left + dt.timedelta(minutes=5)) as port:
         tables = {"mqtt": {"addresses": [f"mqtts://localhost:{port}"], "tls": {"ca_file": str(authority.ca_file)}}}
         looked = look(tmp_path, "mqtt", **tables)
@@ -103,8 +104,8 @@ def test_a_certificate_s_days_are_told(tmp_path: Path, left: dt.timedelta, sever
         assert "(tls)" in looked.one("login").text
 
 
-def test_an_authority_that_is_not_ours_is_no_expired_certificate(tmp_path: Path) -> None:
-    with tls_port(Authority(tmp_path / "theirs"), dt.timedelta(days=100)) as port:
+def test_an_authority_that_is_not_ours_is_no_expired_certificate(authority: Authority, tmp_path: Path) -> None:
+    with tls_port(authority, dt.timedelta(days=100)) as port:
         ours = Authority(tmp_path / "ours").ca_file
         looked = look(
             tmp_path, "mqtt", mqtt={"addresses": [f"mqtts://localhost:{port}"], "tls": {"ca_file": str(ours)}}
@@ -113,8 +114,7 @@ def test_an_authority_that_is_not_ours_is_no_expired_certificate(tmp_path: Path)
     assert "mqtt.tls.ca_file" in looked.one("tls").fix
 
 
-def test_our_own_certificates_are_looked_at(tmp_path: Path) -> None:
-    authority = Authority(tmp_path / "authority")
+def test_our_own_certificates_are_looked_at(authority: Authority, tmp_path: Path) -> None:
     tables: dict[str, Any] = {}
     for side, left in (("mqtt", dt.timedelta(minutes=-5)), ("kafka", dt.timedelta(days=3))):
         issued = authority.issue(side, left=left)

@@ -392,10 +392,9 @@ class TestMirrorsAndProxies:
         assert contents(jars.resolve("kafka", Events())) == EXPECTED
 
     def test_a_mirror_behind_a_private_authority(
-        self, cache: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+        self, cache: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch, authority: Authority
     ) -> None:
         """Java trusts it once SSL_CERT_FILE names the authority, and otherwise says what is missing."""
-        authority = Authority(tmp_path / "authority")
         context = authority.issue("server").server_context()
         repository.socket = context.wrap_socket(repository.socket, server_side=True)
         monkeypatch.setenv("GATEWAY_MAVEN_MIRROR", repository.address.replace("http://127.0.0.1", "https://localhost"))

@@ -180,8 +180,7 @@ async def test_nobody_there_and_mqtt_s_own_port(broker: ScriptedBroker, rest: Em
     broker.violations.clear()  # an HTTP request is no MQTT
 
 
-async def test_https_with_and_without_its_authority(broker: ScriptedBroker, tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
+async def test_https_with_and_without_its_authority(broker: ScriptedBroker, authority: Authority) -> None:
     async with EmqxRest(broker, tls=authority.issue("emqx").server_context()) as rest:
         assert await api(rest.url, tls={"ca_file": str(authority.ca_file)}).nodes()
         with pytest.raises(EmqxApiError, match=r"shows a certificate that is not trusted .*emqx\.tls\.ca_file"):

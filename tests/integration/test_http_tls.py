@@ -32,11 +32,6 @@ class Answers:
         return Answer(503 if path == "/readyz" else 200, "application/json", '{"reasons": ["of the test"]}')
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path / "pki")
-
-
 def settings(authority: Authority, *, mutual: bool = False, token: bool = False, name: str = "server") -> HttpSettings:
     issued = authority.issue(name)
     ca = authority.ca_file if mutual else None

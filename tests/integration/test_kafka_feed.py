@@ -1,8 +1,9 @@
 """The readers of commands' other topics, on a real Kafka."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from unittest.mock import AsyncMock, Mock
 
 import pytest
@@ -37,12 +38,19 @@ class Following:
         return sorted(record.value or b"" for record in self.records)
 
 
+@contextlib.asynccontextmanager
+async def started(feed: TopicFeed) -> AsyncIterator[TopicFeed]:
+    await feed.start()
+    try:
+        yield feed
+    finally:
+        await feed.stop()
+
+
 async def test_a_feed_has_what_is_new_in_all_its_topics_and_can_go_back(backend: KafkaBackend) -> None:
     one, other = await backend.topic(2), await backend.topic()
     await put(backend, one, 1, b"before")
-    feed = TopicFeed(backend.settings, "gateway-test", [one, other])
-    await feed.start()
-    try:
+    async with started(TopicFeed(backend.settings, "gateway-test", [one, other])) as feed:
         following = Following(feed)
         await put(backend, one, 1, b"a")
         await put(backend, other, 0, b"b")
@@ -54,16 +62,12 @@ async def test_a_feed_has_what_is_new_in_all_its_topics_and_can_go_back(backend:
         await feed.rewind(time.time_ns() // 1_000_000 + 86_400_000)  # never forward
         await put(backend, one, 0, b"c")
         assert await following.read(4) == [b"a", b"b", b"before", b"c"]
-    finally:
-        await feed.stop()
-        await feed.stop()
+    await feed.stop()
 
 
 async def test_a_feed_goes_on_when_kafka_comes_back(backend: KafkaBackend) -> None:
     topic = await backend.topic()
-    feed = TopicFeed(backend.settings, "gateway-test", [topic])
-    await feed.start()
-    try:
+    async with started(TopicFeed(backend.settings, "gateway-test", [topic])) as feed:
         following = Following(feed)
         assert not await feed.read()
         backend.freeze()
@@ -75,33 +79,23 @@ async def test_a_feed_goes_on_when_kafka_comes_back(backend: KafkaBackend) -> No
             backend.thaw()
         await put(backend, topic, 0, b"a")
         assert await following.read(1) == [b"a"]
-    finally:
-        await feed.stop()
 
 
 async def test_what_kafka_cannot_read_ends_a_feed(backend: KafkaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    feed = TopicFeed(backend.settings, "gateway-test", [await backend.topic()])
-    await feed.start()
-    try:
+    async with started(TopicFeed(backend.settings, "gateway-test", [await backend.topic()])) as feed:
         monkeypatch.setattr(feed._reader._consumer, "getmany", AsyncMock(side_effect=CorruptRecordException()))
         with pytest.raises(UnreachableError, match="Kafka did not answer about"):
             await feed.read()
-    finally:
-        await feed.stop()
 
 
 async def test_a_defect_of_the_fetcher_ends_a_feed(backend: KafkaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = await backend.topic()
-    feed = TopicFeed(backend.settings, "gateway-test", [topic])
-    await feed.start()
-    try:
+    async with started(TopicFeed(backend.settings, "gateway-test", [topic])) as feed:
         assert not await feed.read()
         monkeypatch.setattr(feed._reader._consumer._fetcher, "_get_actions_per_node", Mock(side_effect=KeyError))
         await put(backend, topic, 0, b"a", b"b")
         with pytest.raises(KeyError):
             await Following(feed).read(3)
-    finally:
-        await feed.stop()
 
 
 async def test_a_feed_of_a_missing_topic_and_one_of_no_kafka_are_sentences(

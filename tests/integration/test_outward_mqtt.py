@@ -6,7 +6,7 @@ import datetime as dt
 import itertools
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -323,11 +323,6 @@ async def test_a_password_changed_at_mosquitto_is_read_from_its_file(
 
 
 # --- client certificates ---
-
-
-@pytest.fixture
-def authority(tmp_path: Path) -> Iterator[Authority]:
-    return Authority(tmp_path / "authority")  # type: ignore[return-value]
 
 
 def serials(broker: ScriptedBroker) -> set[str]:

@@ -101,8 +101,7 @@ async def test_ids_and_secrets_of_any_characters_arrive(provider: IdentityProvid
         assert base64.b64decode(provider.headers[0]["Authorization"].removeprefix("Basic ")).decode().count(":") == 1
 
 
-async def test_a_client_certificate_in_place_of_a_secret(clock: Clock, tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
+async def test_a_client_certificate_in_place_of_a_secret(clock: Clock, authority: Authority) -> None:
     shown = authority.issue("gateway")
     with IdentityProvider(certificate=authority.issue("server"), client_ca=authority.ca_file) as provider:
         tls = TlsSettings(ca_file=authority.ca_file, certificate_file=shown.certificate, key_file=shown.key)

@@ -4,10 +4,12 @@ Tests that kill or freeze one call ``heal`` in the end.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.servers.authority import Authority
 from tests.servers.identity_provider import Clock, IdentityProvider
 from tests.servers.loopback import LoopbackServer
 from tests.servers.mariadb import Mariadb
@@ -15,7 +17,7 @@ from tests.servers.postgresql import Postgresql
 from tests.servers.redis import Redis
 from tests.servers.slapd import Slapd
 
-__all__ = ["clock", "ldap_server", "mysql_server", "postgresql_server", "provider", "redis_server"]
+__all__ = ["authority", "clock", "ldap_server", "mysql_server", "postgresql_server", "provider", "redis_server"]
 
 
 def _of_the_session(kind: type[LoopbackServer]) -> Any:
@@ -43,6 +45,11 @@ def provider() -> Iterator[IdentityProvider]:
     """An identity provider of the test's own."""
     with IdentityProvider() as started:
         yield started
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "authority")
 
 
 @pytest.fixture
