@@ -126,22 +126,6 @@ async def test_a_freeze_beyond_the_delivery_timeout_costs_incarnations_and_loses
         assert len(stream.observer.incarnations) >= 2
 
 
-async def test_a_partition_that_lost_its_place_begins_anew_under_load_and_no_other_waits(backend: KafkaBackend) -> None:
-    topic, dead = await backend.topic(PARTITIONS), await backend.topic()
-    stream = Stream(backend.cluster.bootstrap, [topic], dead)
-    async with stream:
-        producer = stream.sender.producer
-        assert isinstance(producer, KafkaProducer)
-        place = stream.topic, 1
-        await stream.feed_for(0.3, lambda: place in producer._sequences)
-        for number in range(1, 4):
-            producer._sequences[place] += 7
-            await stream.feed_for(0.3, lambda n=number: producer._epochs.get(place) == producer._epoch + n)
-        await stream.verdict()
-        assert producer._epochs == {place: producer._epoch + 3}
-        assert stream.observer.incarnations == [1]
-
-
 async def test_a_kafka_that_is_killed_and_started_again_has_everything_once(
     make_kafka: Callable[..., KafkaCluster], unique: str
 ) -> None:

@@ -3,7 +3,7 @@
 The design was made for aiokafka's producer, which is not used any more. What it built on, and what became of it:
 
 - *after a rejected batch every later one fails*: Kafka's own rule still; a rejected batch gives its sequence numbers
-  back, so it does not come to that (test_kafka_adapter: a gap in the sequence costs the incarnation);
+  back, so it does not come to that (test_kafka_adapter: a gap in the sequence holds up its partition alone);
 - *a leaderless partition's batch expires with its numbers used*: ``send`` refuses it before it takes any
   (producer_port: a partition that metadata does not know);
 - *a built batch cannot be sent by a second producer*: still so; its records are taken out of its bytes
