@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+import pytest
+
 from bridge.errors import PoisonedError, RefusedError
 from tests.unit.data_path import AnyPath, Path, value_of
 from tests.unit.fake_kafka import FakeKafka
@@ -69,13 +71,28 @@ async def test_a_message_after_an_hour_of_quiet_is_not_an_hour_of_silence() -> N
         assert max(looks.longest.values()) < 3
 
 
-async def test_a_frozen_kafka_is_silent_for_as_long_as_it_is_and_no_longer() -> None:
-    async with Path() as path, looking(path) as looks:
+@pytest.mark.parametrize("kind", [Path, SpoolPath])
+@pytest.mark.parametrize("trouble", ["frozen", "without a leader", "without rights"])
+async def test_what_takes_nothing_is_silent_for_as_long_as_it_does_and_no_longer(
+    trouble: str, kind: type[Path | SpoolPath]
+) -> None:
+    async with kind() as path, looking(path) as looks:
+
+        async def has(trouble: str) -> None:
+            refused = RefusedError("Kafka refused Write on t.") if trouble == "without rights" else None
+            path.topic.reject = lambda _records: refused
+            path.topic.partitions[0].has_leader = trouble != "without a leader"
+            if trouble == "frozen":
+                path.kafka.freeze()
+            else:
+                path.kafka.thaw()
+                await path.sender.producer.refresh_metadata()
+
         following = await feed_for(path, 3)
-        path.kafka.freeze()
+        await has(trouble)
         await feed_for(path, 30, first=following)
         assert 28.5 <= looks.silent_s("t") <= 31
-        path.kafka.thaw()
+        await has("")
         await path.drained()
         assert looks.silent_s("t") == 0
 
@@ -92,21 +109,6 @@ async def test_with_a_spool_it_is_silent_all_the_same() -> None:
         path.kafka.thaw()
         await path.drained()
         assert (looks.silent_s("t"), queue.spooled(), queue.bytes()) == (0, 0, 0)
-
-
-async def test_without_a_leader_it_is_silent_with_and_without_a_spool() -> None:
-    for make in (Path, SpoolPath):
-        kafka, topic = FakeKafka.with_topic()
-        async with make(kafka) as path, looking(path) as looks:
-            following = await feed_for(path, 3)
-            topic.partitions[0].has_leader = False
-            await path.sender.producer.refresh_metadata()
-            await feed_for(path, 20, first=following)
-            assert 18.5 <= looks.silent_s("t") <= 21, make
-            topic.partitions[0].has_leader = True
-            await path.sender.producer.refresh_metadata()
-            await path.drained()
-            assert looks.silent_s("t") == 0
 
 
 async def test_waiting_for_its_turn_to_be_read_from_the_disk_is_no_silence_of_kafka() -> None:
@@ -129,17 +131,6 @@ async def test_a_partition_that_answers_no_is_not_silent() -> None:
         await feed_for(path, 60)
         assert looks.longest["t", 0] < 3
         await path.drained()
-
-
-async def test_a_partition_whose_rights_are_gone_takes_nothing() -> None:
-    async with Path() as path, looking(path) as looks:
-        following = await feed_for(path, 2)
-        path.topic.reject = lambda _records: RefusedError("Kafka refused Write on t.")
-        await feed_for(path, 20, first=following)
-        assert looks.silent_s("t") >= 18
-        path.topic.reject = None
-        await path.drained()
-        assert looks.silent_s("t") == 0
 
 
 async def test_one_silent_partition_makes_no_other_silent() -> None:

@@ -69,14 +69,18 @@ def state(watch: TopicWatch) -> TopicState:
     return one
 
 
-def test_the_number_first_seen_stays_however_the_topic_grows() -> None:
+def test_the_number_first_seen_stays_however_the_topic_grows_which_is_said_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     cluster, watch = watched(telemetry=6)
-    cluster.topics["telemetry"] = 12
-    assert looks(watch, cluster, 5) == []
-    assert watch.partition_count("telemetry") == 6
-    assert state(watch) == TopicState("telemetry", 6, 12)
-    assert state(watch).unused == 6
-    assert state(watch).problem is None
+    for size in (12, 18):
+        cluster.topics["telemetry"] = size
+        assert looks(watch, cluster, 5) == []
+        assert capsys.readouterr().out.count("topic_has_more_partitions") == 1
+        assert watch.partition_count("telemetry") == 6
+        assert state(watch) == TopicState("telemetry", 6, size)
+        assert state(watch).unused == size - 6
+        assert state(watch).problem is None
 
 
 def test_a_topic_that_is_not_there_yet_is_pinned_when_it_is() -> None:
@@ -85,16 +89,6 @@ def test_a_topic_that_is_not_there_yet_is_pinned_when_it_is() -> None:
     assert watch.states() == []
     cluster.topics["telemetry"] = 3
     assert watch.partition_count("telemetry") == 3
-
-
-def test_growth_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    cluster, watch = watched(telemetry=6)
-    cluster.topics["telemetry"] = 12
-    looks(watch, cluster, 5)
-    assert capsys.readouterr().out.count("topic_has_more_partitions") == 1
-    cluster.topics["telemetry"] = 18
-    looks(watch, cluster, 5)
-    assert capsys.readouterr().out.count("topic_has_more_partitions") == 1
 
 
 def test_a_topic_is_gone_only_after_some_metadata_without_it() -> None:
