@@ -23,11 +23,9 @@ class Forgotten:
     def __init__(self, spark: SparkSession, stream: StreamSettings) -> None:
         self._spark, self._folder = spark, Folder(spark, tables_folder(stream, "forgotten"))
 
-    def add(self, device: str, at: datetime | None = None) -> bool:
-        """Notes that a device is forgotten, now unless ``at`` says when. Returns whether it was noted before."""
-        digest, moments = hashlib.sha256(device.encode()).hexdigest(), self.moments()
-        self._folder.write_text(f"{digest}-{millis(at or datetime.now(UTC))}", "")
-        return digest in moments
+    def add(self, device: str, at: datetime | None = None) -> None:
+        """Notes that a device is forgotten, now unless ``at`` says when."""
+        self._folder.write_text(f"{hashlib.sha256(device.encode()).hexdigest()}-{millis(at or datetime.now(UTC))}", "")
 
     def moments(self) -> dict[str, int]:
         """When each was forgotten last, in milliseconds since 1970, by the SHA-256 of its name."""

@@ -81,11 +81,11 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
     job_lock.hold(url, "forget")
     job_lock.hold(url, gold.QUERY)
     # Before the rows go: a job that runs beside may write what its state says of the device at any moment.
-    again = Forgotten(spark, settings.stream).add(arguments.device)
+    Forgotten(spark, settings.stream).add(arguments.device)
     try:
         for job in running:
             _await_batch(Folder(spark, url), job)
-        status = _forget(spark, settings, arguments, again=again)
+        status = _forget(spark, settings, arguments)
     finally:
         job_lock.let_go(url, gold.QUERY)
         job_lock.let_go(url, "forget")
@@ -110,13 +110,11 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
     return status
 
 
-def _forget(
-    spark: SparkSession, settings: Settings, arguments: argparse.Namespace, *, again: bool = False
-) -> ExitStatus:
+def _forget(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> ExitStatus:
     device, dry_run = arguments.device, bool(arguments.dry_run)
     tables = layers(spark, settings.stream)
     places = _places(settings, device, tables)
-    work = _Forgetting(spark, settings, device, places, again)
+    work = _Forgetting(spark, settings, device, places)
     status, found, failed = ExitStatus.OK, 0, False
     _line("table", "rows" if dry_run else "rows removed", "" if dry_run else "left")
     # What names no device is counts of gateways. Silver is the last: the others are found by it.
@@ -162,13 +160,12 @@ def _places(settings: Settings, device: str, tables: Mapping[str, DeltaTable]) -
 
 
 class _Forgetting(NamedTuple):
-    """One device, and what is known of where its records are, by table. ``again``: it was forgotten before."""
+    """One device, and what is known of where its records are, by table."""
 
     spark: SparkSession
     settings: Settings
     device: str
     places: dict[str, DataFrame]
-    again: bool
 
     def count(self, table: DeltaTable) -> int:  # rows of the device: those that name it, and those at its places
         rows = table.read()
@@ -181,7 +178,7 @@ class _Forgetting(NamedTuple):
 
     def remove(self, table: DeltaTable, *, now: bool) -> tuple[int, int]:
         """Removes the rows, and with ``now`` the files that had them; how many went, and how many are there still."""
-        upkeep, version = DeltaUpkeep(self.spark, table), table.version()
+        upkeep = DeltaUpkeep(self.spark, table)
         before = self.count(table)
         if table.name == "gold":
             gold.forget_device(self.spark, self.settings, self.device)
@@ -189,8 +186,7 @@ class _Forgetting(NamedTuple):
             table.delete(of_device(table.read().columns, self.device))
             if (places := self.places.get(table.name)) is not None:
                 table.delete_at(places)
-        if self.again or table.version() > version:  # a run before may have only marked its rows as deleted
-            upkeep.purge()
+        upkeep.purge()  # also of rows that a run before, or the table's own job, only marked as deleted
         if now:
             upkeep.vacuum(timedelta(0))
         left = self.count(table)
